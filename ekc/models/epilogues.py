@@ -1,0 +1,222 @@
+"""The elementwise nodes behind a layer as the epilogue of its operator.
+
+Inputs have names by what they do, so that equal layers of two readers are equal operators: `bias`, a constant
+that is added; `shortcut` and `before`, the residual of a convolution and of other layers; `scale`, `gate`,
+`mask`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.ir import expr as ex
+from ekc.ir.compute import TensorSpec
+from ekc.ir.operator import Operator
+from ekc.models.elements import FLOAT_NAMES, ElementWriter, check_read_count, squeeze_index, squeeze_shape
+from ekc.models.graph import Node
+from ekc.models.layer_plan import GraphIndex, LayerPlan, make_input
+from ekc.models.model import LayerInput
+from ekc.models.views import Index, broadcast_index, map_index
+
+MAX_INPUTS = 8
+"""Most tensors that an epilogue reads beside the result."""
+_MAX_READS = 40
+
+
+@dataclass
+class _Operand:
+    """A tensor that an epilogue reads."""
+
+    name: str
+    """Name of the operator's input."""
+    value: str
+    shape: tuple[int, ...]
+    index: tuple[ex.Expr, ...]
+
+
+@dataclass
+class _Chain:
+    """The nodes of a layer from its anchor on, while their expression is written."""
+
+    plan: LayerPlan
+    nodes: Sequence[Node]
+    graph: GraphIndex
+    op: Operator
+    operands: list[_Operand] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+    """Value -> the name of an input for it."""
+
+    @property
+    def result(self) -> TensorSpec:
+        """The operator's result."""
+        return self.op.outputs[0]
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Axes of the epilogue, as `Operator.epilogue` names them."""
+        return {f"{a.name}_out": a.extent for a in self.op.computes[-1].spatial_axes}
+
+    def write(self, elements: Mapping[str, ex.Expr] | None) -> ex.Expr:
+        """The body: of elements by the name of the input and of the result; None collects the operands."""
+        anchor, output = self.nodes[0].output, self.nodes[-1].output
+        variables = tuple(ex.Var(a) for a in self.axes)
+        own: ex.Expr = ex.Load(self.result.name, variables)
+        own = own if elements is None else elements[self.result.name]
+        inside = frozenset(node.output for node in self.nodes[1:])
+
+        def read(name: str, index: Index) -> ex.Expr:
+            if name != anchor:
+                return self._read_operand(name, index, elements)
+            if self.plan.bias is None:
+                return own
+            return own + self._read_bias(index, elements)
+
+        results = {anchor}
+        for node in self.nodes[1:]:
+            results |= {node.output} if results.intersection(node.inputs) else set()
+        writer = ElementWriter(self.graph.values, self.graph.producers, inside, read, frozenset(results))
+        narrow: Index = tuple(v if e > 1 else 0 for v, e in zip(variables, self.result.shape, strict=True))
+        start = map_index(narrow, self.result.shape, self.graph.values[output].shape)
+        return ex.as_expr(writer.write(output, start))
+
+    def _read_bias(self, index: Index, elements: Mapping[str, ex.Expr] | None) -> ex.Expr:
+        assert self.plan.bias is not None
+        return self._read_operand(self.plan.bias, (index[1],), elements)
+
+    def _read_operand(self, name: str, index: Index, elements: Mapping[str, ex.Expr] | None) -> ex.Expr:
+        values, role, shape = self.graph.values, self.roles.get(name, "other"), self.graph.values[name].shape
+        source = self.graph.find_dense_source(name)
+        while (node := self.graph.producers.get(source)) is not None and node.kind in ("permute", "expand"):
+            index = map_index(index, shape, values[source].shape)
+            shape = values[node.inputs[0]].shape
+            if node.kind == "expand":
+                index = broadcast_index(index, shape)
+            else:
+                places = dict(zip(node.attributes["order"], index, strict=True))
+                index = tuple(places[d] for d in range(len(shape)))
+            name = node.inputs[0]
+            source = self.graph.find_dense_source(name)
+        at = squeeze_index(index, shape)
+        found = next((x for x in self.operands if x.value == source and x.index == at), None)
+        if found is None:
+            found = _Operand(self._make_name(role), source, squeeze_shape(shape), at)
+            self.operands.append(found)
+        return ex.Load(found.name, at) if elements is None else elements[found.name]
+
+    def _make_name(self, role: str) -> str:
+        taken = {x.name for x in self.operands} | {*self.op.tensors}
+        name, number = role, 2
+        while name in taken:
+            name, number = f"{role}_{number}", number + 1
+        return name
+
+
+def append_nodes(
+    plan: LayerPlan, nodes: Sequence[Node], graph: GraphIndex
+) -> tuple[Operator, list[LayerInput]]:
+    """The operator of `nodes`, the anchor first, and the inputs behind those of the plan.
+
+    Raises `InvalidInput` where the nodes are no epilogue.
+    """
+    output = graph.values[nodes[-1].output].dtype.name
+    if plan.bias is None and all(node.kind in ("cast", "reshape") for node in nodes[1:]):
+        op = plan.make_operator(None)
+        return (op if op.outputs[0].dtype.name == output else plan.make_operator(output)), []
+    check_read_count(nodes[-1].output, nodes[1:], _MAX_READS)
+    chain = _Chain(plan, nodes, graph, plan.make_operator(None))
+    chain.roles.update(_find_roles(chain))
+    body = chain.write(None)
+    result, axes = chain.result, chain.axes
+    is_float = result.dtype.name in FLOAT_NAMES
+    element = result.dtype.name if is_float else output
+    _check_operands(chain, element)
+    out = None if output == result.dtype.name else output
+    found = {x.name: _find_broadcast_shape(x, axes, result.shape) for x in chain.operands}
+    shapes = {name: shape for name, shape in found.items() if shape is not None}
+    needs_index = any(node.attributes.get("function") == "causal_mask" for node in nodes)
+    if needs_index or len(shapes) < len(found):
+        shapes = {x.name: x.shape for x in chain.operands}
+        op = chain.op.then(
+            f"{result.name}_out", axes=axes, inputs=shapes, body=lambda: body, dtype=element, out_dtype=output
+        )
+        op = replace(op, name=f"{chain.op.name}_epilogue")
+    else:
+        op = chain.op.epilogue(_make_body(chain, shapes), out_dtype=out, **shapes)
+    inputs = [
+        make_input(graph.values[x.value], t.shape, element)
+        for x, t in zip(chain.operands, op.inputs[len(chain.op.inputs) :], strict=True)
+    ]
+    return op, inputs
+
+
+def _make_body(chain: _Chain, shapes: Mapping[str, Any]) -> Any:
+    """The function that `Operator.epilogue` calls with elements."""
+
+    def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Expr:
+        return chain.write({chain.result.name: elements[0], **more})
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in (chain.result.name, *shapes)]
+    body.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return body
+
+
+def _check_operands(chain: _Chain, element: str) -> None:
+    if len(chain.operands) > MAX_INPUTS:
+        raise InvalidInput(f"an epilogue of {len(chain.operands)} inputs; ekc fuses {MAX_INPUTS}")
+    for operand in chain.operands:
+        value = chain.graph.values[operand.value]
+        if value.dtype.name != element and not value.is_constant:
+            raise InvalidInput(f"an epilogue of {element} with an input of {value.dtype.name}")
+
+
+def _find_broadcast_shape(
+    operand: _Operand, axes: Mapping[str, int], result: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The shape that broadcasts an operand as its index does; None where no shape does."""
+    names = list(axes)
+    if prod(operand.shape) == 1:
+        return (1,)
+    places = []
+    for index, extent in zip(operand.index, operand.shape, strict=True):
+        if not isinstance(index, ex.Var) or axes[index.name] != extent:
+            return None
+        places.append(names.index(index.name))
+    if places != sorted(set(places)):
+        return None
+    if prod(operand.shape) == prod(result):
+        return result
+    return tuple(e if d in places else 1 for d, e in enumerate(result) if d >= places[0])
+
+
+def _find_roles(chain: _Chain) -> dict[str, str]:
+    """The name of the input for each value that the nodes read."""
+    values, inside = chain.graph.values, {node.output for node in chain.nodes}
+    roles = {} if chain.plan.bias is None else {chain.plan.bias: "bias"}
+    residual = "shortcut" if chain.nodes[0].kind in ("conv", "conv_transpose") else "before"
+    for node in chain.nodes[1:]:
+        function = node.attributes.get("function")
+        for place, name in enumerate(node.inputs):
+            value = values[name]
+            if name in inside or name in roles:
+                continue
+            if function in ("add", "sub"):
+                is_full = value.size == values[node.output].size
+                is_mask = value.size > values[node.output].shape[-1] and chain.nodes[0].kind == "matmul"
+                roles[name] = (
+                    ("mask" if is_mask else "bias")
+                    if value.is_constant
+                    else (residual if is_full else "mask")
+                )
+            elif function in ("mul", "div"):
+                roles[name] = "scale" if value.is_constant else "gate"
+            elif function == "where" and place == 0:
+                roles[name] = "mask"
+            elif len(node.inputs) == 1:
+                roles[name] = "gate"
+    return roles

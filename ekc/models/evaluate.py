@@ -1,0 +1,357 @@
+"""A graph evaluated in NumPy: to fold constants, and to hold readers and fusion against.
+
+Elements of 16 bits and fewer are computed in float32. Every result is rounded to the type of its value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ekc.errors import InvalidInput
+from ekc.ir.functions import NUMPY_FUNCTIONS
+from ekc.models.graph import Graph, Node, Value
+
+Array = np.ndarray[Any, Any]
+
+
+def evaluate(graph: Graph, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """The outputs of a graph for arrays in the order of `graph.inputs`.
+
+    Raises `InvalidInput` for a wrong number or shape of arrays, a constant whose elements the graph does not
+    have, and a node of kind opaque.
+    """
+    arrays = start_evaluation(graph, inputs)
+    for node in graph.nodes:
+        arrays[node.output] = evaluate_node(node, read_values(graph, node.inputs, arrays), graph.values)
+    return tuple(read_values(graph, graph.outputs, arrays))
+
+
+def start_evaluation(graph: Graph, inputs: Sequence[Array]) -> dict[str, Array]:
+    """The inputs by name, their shapes checked."""
+    if len(inputs) != len(graph.inputs):
+        raise InvalidInput(f"{graph.name}: takes {len(graph.inputs)} arrays, got {len(inputs)}")
+    arrays = {}
+    for name, array in zip(graph.inputs, inputs, strict=True):
+        value, given = graph.values[name], np.asarray(array)
+        if given.shape != value.shape:
+            raise InvalidInput(f"{graph.name}: {name} has shape {given.shape}, needed {value.shape}")
+        arrays[name] = given.astype(value.dtype)
+    return arrays
+
+
+def read_values(graph: Graph, names: Iterable[str], arrays: Mapping[str, Array]) -> list[Array]:
+    """The arrays of some values: computed before, or constants."""
+    found = []
+    for name in names:
+        data = arrays[name] if name in arrays else graph.values[name].data
+        if data is None:
+            raise InvalidInput(f"{graph.name}: the elements of {name} are not in the model")
+        found.append(data)
+    return found
+
+
+def evaluate_node(node: Node, arrays: Sequence[Array], values: Mapping[str, Value]) -> Array:
+    """The output of one node for the arrays of its inputs."""
+    if node.kind not in _EVALUATORS:
+        raise InvalidInput(f"{node.name}: {node.target} cannot be evaluated; the graph has no kind for it")
+    output = values[node.output]
+    with np.errstate(all="ignore"):
+        result = _EVALUATORS[node.kind](node, [_widen(a) for a in arrays], output)
+        if result.dtype.kind in "fV" and output.dtype.kind in "iu":
+            result = np.trunc(result)
+        result = np.asarray(result).astype(output.dtype, copy=False)
+    if result.shape != output.shape:
+        raise InvalidInput(f"{node.name}: {node.target} has shape {result.shape}, needed {output.shape}")
+    return result
+
+
+def _widen(array: Array) -> Any:
+    """Floats of fewer than 32 bits as float32; other arrays as they are."""
+    is_small_float = array.dtype.kind in "fV" and array.dtype.itemsize < 4
+    return array.astype(np.float32) if is_small_float else array
+
+
+def _sigmoid(a: Array) -> Any:
+    return 1 / (1 + np.exp(-a))
+
+
+def _gelu(a: Array) -> Any:
+    return 0.5 * a * (1 + NUMPY_FUNCTIONS["erf"](a * math.sqrt(0.5)))
+
+
+def _gelu_tanh(a: Array) -> Any:
+    return 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a * a * a)))
+
+
+def _hardsigmoid(a: Array) -> Any:
+    return np.clip(a / 6 + 0.5, 0, 1)
+
+
+_UNARY_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "relu": lambda a: np.maximum(a, 0),
+    "silu": lambda a: a * _sigmoid(a),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "erf": NUMPY_FUNCTIONS["erf"],
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "neg": np.negative,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "hardswish": lambda a: a * _hardsigmoid(a),
+    "hardsigmoid": _hardsigmoid,
+    "reciprocal": lambda a: 1 / a,
+    "square": np.square,
+    "abs": np.abs,
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "sign": np.sign,
+    "logical_not": np.logical_not,
+}
+_BINARY_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "power": np.power,
+    "remainder": np.remainder,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+}
+
+
+def _evaluate_elementwise(node: Node, arrays: list[Array], output: Value) -> Any:
+    if node.attributes["function"] == "div" and output.dtype.kind in "iu":
+        return np.trunc(arrays[0] / arrays[1])
+    return apply_function(node, arrays)
+
+
+def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
+    """The function of an elementwise node, in the types of its operands."""
+    function, options = node.attributes["function"], node.attributes
+    if function in _UNARY_FUNCTIONS:
+        return np.asarray(_UNARY_FUNCTIONS[function](arrays[0]))
+    if function in _BINARY_FUNCTIONS:
+        a, b = arrays
+        return np.asarray(_BINARY_FUNCTIONS[function](a, b))
+    x = arrays[0]
+    match function:
+        case "where":
+            return np.where(x, arrays[1], arrays[2])
+        case "clamp":
+            return np.clip(x, options.get("minimum"), options.get("maximum"))
+        case "leaky_relu":
+            return np.where(x < 0, x * options["slope"], x)
+        case "elu":
+            return np.where(x < 0, options.get("alpha", 1.0) * np.expm1(x), x)
+        case "causal_mask":
+            rows, columns = np.indices(x.shape[-2:], sparse=True)
+            return np.where(columns > rows + options["offset"], -np.inf, x)
+    raise InvalidInput(f"{node.name}: no function {function!r}")
+
+
+def slide_windows(
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    *,
+    fill: float = 0,
+) -> Any:
+    """The windows of x [n, c, ...], as [n, c, outputs..., taps...]."""
+    rank = len(kernel)
+    padded = np.pad(x, [(0, 0), (0, 0), *padding], constant_values=fill) if any(map(any, padding)) else x
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    windows = sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
+    steps = (*(slice(None, None, s) for s in stride), *(slice(None, None, d) for d in dilation))
+    return windows[(slice(None), slice(None), *steps)]
+
+
+def _evaluate_conv(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, weight, options = arrays[0], arrays[1], node.attributes
+    rank, groups = x.ndim - 2, options["groups"]
+    taps = weight.shape[2:]
+    windows = slide_windows(x, taps, options["stride"], options["padding"], options["dilation"])
+    n, places = x.shape[0], windows.shape[2 : 2 + rank]
+    columns = windows.reshape(n, groups, x.shape[1] // groups, *places, *taps)
+    columns = np.moveaxis(columns, 2, 2 + rank).reshape(n, groups, math.prod(places), -1)
+    rows = weight.reshape(groups, weight.shape[0] // groups, -1)
+    product = np.matmul(rows[None], columns.swapaxes(-1, -2))
+    return _add_bias(product.reshape(n, weight.shape[0], *places), arrays)
+
+
+def _add_bias(y: Array, arrays: list[Array]) -> Any:
+    """y [n, c, ...] plus the third array, if there is one."""
+    return y + arrays[2].reshape(-1, *(1,) * (y.ndim - 2)) if len(arrays) > 2 else y
+
+
+def _evaluate_conv_transpose(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, weight, options = arrays[0], arrays[1], node.attributes
+    groups, stride, dilation = options["groups"], options["stride"], options["dilation"]
+    n, c, *extents = x.shape
+    taps = weight.shape[2:]
+    spans = [
+        (e - 1) * s + (k - 1) * d + 1 for e, s, k, d in zip(extents, stride, taps, dilation, strict=True)
+    ]
+    extra = options.get("output_padding", (0,) * len(extents))
+    full = np.zeros((n, output.shape[1], *(s + e for s, e in zip(spans, extra, strict=True))), x.dtype)
+    grouped = x.reshape(n, groups, c // groups, -1)
+    split = weight.reshape(groups, c // groups, weight.shape[1], *taps)
+    for tap in np.ndindex(*taps):
+        part = np.einsum("ngcp,gco->ngop", grouped, split[(..., *tap)]).reshape(n, -1, *extents)
+        places = [
+            slice(t * d, t * d + (e - 1) * s + 1, s)
+            for t, d, e, s in zip(tap, dilation, extents, stride, strict=True)
+        ]
+        full[(slice(None), slice(None), *places)] += part
+    crops = [slice(before, size - after) for (before, after), size in
+             zip(options["padding"], full.shape[2:], strict=True)]  # fmt: skip
+    return _add_bias(full[(slice(None), slice(None), *crops)], arrays)
+
+
+def _evaluate_matmul(node: Node, arrays: list[Array], output: Value) -> Any:
+    a, b = arrays
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        a, b = a.astype(np.int64), b.astype(np.int64)
+    return np.matmul(a, b)
+
+
+def _softmax(x: Array, axis: int) -> Any:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return np.asarray(e / e.sum(axis, keepdims=True))
+
+
+def _evaluate_attention(node: Node, arrays: list[Array], output: Value) -> Any:
+    q, k, v, *mask = arrays
+    options, shared = node.attributes, q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
+    if shared > 1:
+        k, v = (np.repeat(x, shared, axis=-3) for x in (k, v))
+    scores = np.matmul(q, k.swapaxes(-1, -2)) * options["scale"]
+    if options.get("is_causal"):
+        rows, columns = np.indices(scores.shape[-2:], sparse=True)
+        scores = np.where(columns > rows, -np.inf, scores)
+    if mask:
+        scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
+    return np.matmul(_softmax(scores, -1), v)
+
+
+def _evaluate_layer_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, *more = arrays
+    axes = tuple(range(x.ndim - node.attributes["dimensions"], x.ndim))
+    off = x - x.mean(axes, keepdims=True)
+    y = off / np.sqrt(np.square(off).mean(axes, keepdims=True) + node.attributes["eps"])
+    y = y * more[0] if more else y
+    return y + more[1] if len(more) > 1 else y
+
+
+def _evaluate_rms_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, *more = arrays
+    axes = tuple(range(x.ndim - node.attributes["dimensions"], x.ndim))
+    y = x / np.sqrt(np.square(x).mean(axes, keepdims=True) + node.attributes["eps"])
+    return y * more[0] if more else y
+
+
+def _evaluate_batch_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+    x = arrays[0]
+    weight, bias, mean, variance = (a.reshape(-1, *(1,) * (x.ndim - 2)) for a in arrays[1:])
+    return (x - mean) / np.sqrt(variance + node.attributes["eps"]) * weight + bias
+
+
+def _evaluate_group_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, *more = arrays
+    grouped = x.reshape(x.shape[0], node.attributes["groups"], -1)
+    off = grouped - grouped.mean(-1, keepdims=True)
+    y = off / np.sqrt(np.square(off).mean(-1, keepdims=True) + node.attributes["eps"])
+    y = y.reshape(x.shape)
+    per_channel = [a.reshape(-1, *(1,) * (x.ndim - 2)) for a in more]
+    y = y * per_channel[0] if per_channel else y
+    return y + per_channel[1] if len(per_channel) > 1 else y
+
+
+_COMBINES: Mapping[str, Callable[..., Any]] = {
+    "sum": np.sum,
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "prod": np.prod,
+}
+
+
+def _evaluate_reduce(node: Node, arrays: list[Array], output: Value) -> Any:
+    options = node.attributes
+    combine = _COMBINES[options["combine"]]
+    return np.asarray(combine(arrays[0], axis=tuple(options["axes"]), keepdims=options["keepdims"]))
+
+
+def _evaluate_pool(node: Node, arrays: list[Array], output: Value) -> Any:
+    x, options = arrays[0], node.attributes
+    sizes = {key: options[key] for key in ("kernel", "stride", "padding", "dilation")}
+    taps = tuple(range(x.ndim, 2 * x.ndim - 2))
+    if node.kind == "max_pool":
+        return np.asarray(slide_windows(x, **sizes, fill=-np.inf).max(taps))
+    total = slide_windows(x, **sizes).sum(taps)
+    if options["counts_padding"]:
+        return total / math.prod(options["kernel"])
+    return total / slide_windows(np.ones_like(x), **sizes).sum(taps)
+
+
+def _evaluate_slice(node: Node, arrays: list[Array], output: Value) -> Any:
+    options = node.attributes
+    cut = slice(options["start"], options["stop"], options["step"])
+    return arrays[0][(slice(None),) * options["axis"] + (cut,)]
+
+
+def _evaluate_resize(node: Node, arrays: list[Array], output: Value) -> Any:
+    y = arrays[0]
+    for axis, factor in enumerate(node.attributes["factors"]):
+        y = np.repeat(y, factor, axis)
+    return y
+
+
+_Evaluator = Callable[[Node, list[Array], Value], Array]
+_EVALUATORS: Mapping[str, _Evaluator] = {
+    "conv": _evaluate_conv,
+    "conv_transpose": _evaluate_conv_transpose,
+    "matmul": _evaluate_matmul,
+    "attention": _evaluate_attention,
+    "softmax": lambda node, arrays, _: _softmax(arrays[0], node.attributes["axis"]),
+    "layer_norm": _evaluate_layer_norm,
+    "rms_norm": _evaluate_rms_norm,
+    "batch_norm": _evaluate_batch_norm,
+    "group_norm": _evaluate_group_norm,
+    "reduce": _evaluate_reduce,
+    "max_pool": _evaluate_pool,
+    "avg_pool": _evaluate_pool,
+    "elementwise": _evaluate_elementwise,
+    "cast": lambda _, arrays, __: arrays[0],
+    "reshape": lambda _, arrays, output: arrays[0].reshape(output.shape),
+    "permute": lambda node, arrays, _: arrays[0].transpose(node.attributes["order"]),
+    "expand": lambda _, arrays, output: np.broadcast_to(arrays[0], output.shape),
+    "slice": _evaluate_slice,
+    "concat": lambda node, arrays, _: np.concatenate(arrays, node.attributes["axis"]),
+    "gather": lambda node, arrays, _: np.take(arrays[0], arrays[1], node.attributes["axis"]),
+    "pad": lambda node, arrays, _: np.pad(
+        arrays[0], node.attributes["padding"], constant_values=node.attributes["value"]
+    ),
+    "resize": _evaluate_resize,
+    "copy": lambda _, arrays, __: arrays[0],
+}

@@ -1,0 +1,207 @@
+"""The graph of a model: values and nodes of a small set of kinds. The readers of PyTorch and ONNX make it.
+
+A node has one output. What a framework splits into several outputs is several nodes. Shapes are fixed.
+
+Kinds and attributes; `x`, `a`, `b` are inputs in order, [..] may be absent. Axes count from 0, never from the
+end. Attributes per dimension are tuples of one entry for each spatial dimension.
+
+| kind | inputs | attributes |
+|---|---|---|
+| conv | x [n, c, ...], weight [out, c / groups, ...], [bias] | stride, padding, dilation, groups |
+| conv_transpose | x, weight [c, out / groups, ...], [bias] | as conv, and output_padding |
+| matmul | a, b | none; batch dimensions broadcast as in `numpy.matmul`, both have 2 dimensions or more |
+| attention | q [..., h, s, d], k, v [..., h_kv, t, d], [mask] | scale, is_causal |
+| softmax | x | axis |
+| layer_norm | x, [weight], [bias] | dimensions: how many of the last; eps |
+| rms_norm | x, [weight] | dimensions, eps |
+| batch_norm | x [n, c, ...], weight, bias, mean, variance | eps |
+| group_norm | x [n, c, ...], [weight], [bias] | groups, eps |
+| reduce | x | combine: sum, mean, max, min or prod; axes; keepdims |
+| max_pool, avg_pool | x [n, c, ...] | kernel, stride, padding, dilation; avg_pool: counts_padding |
+| elementwise | one to three | function: a key of `FUNCTIONS`; its parameters, such as minimum of clamp |
+| cast | x | none; the type is that of the output |
+| reshape | x | none; the shape is that of the output |
+| permute | x | order |
+| expand | x | none; the shape is that of the output, broadcast as in NumPy |
+| slice | x | axis, start, stop, step |
+| concat | one or more | axis |
+| gather | x, indices | axis |
+| pad | x | padding: (before, after) of each dimension; value |
+| resize | x | factors: a whole number for each dimension; nearest neighbour |
+| copy | x | none: the same elements in the order of memory |
+| opaque | any | target: name of the framework's operator; reason: why there is no kind; call, index |
+
+`padding` of convolutions and pools is (before, after) of each spatial dimension. A mask of attention is added
+to the scaled scores; one of type bool takes out what is False. A floating constant without dimensions may
+have another type than the elementwise node that reads it: numbers are float64, so that eps keeps its value.
+
+`call` of an opaque node is (operator, arguments, named arguments) of PyTorch, with names of values
+(`torch_reader.reading.ValueName`) in place of tensors; `index` is the place of its output among several
+results, None for a single one. The nodes of one call have the same `call`. Opaque nodes of ONNX have neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ekc.errors import InvalidInput
+
+VIEW_KINDS = frozenset({"reshape", "permute", "expand", "slice"})
+"""Kinds that name the same elements differently. They move no bytes."""
+CONTRACTION_KINDS = frozenset({"conv", "conv_transpose", "matmul"})
+KINDS = (
+    VIEW_KINDS
+    | CONTRACTION_KINDS
+    | {"attention", "softmax", "layer_norm", "rms_norm", "batch_norm", "group_norm"}
+    | {"reduce", "max_pool", "avg_pool", "elementwise", "cast", "concat", "gather", "pad", "resize", "copy"}
+    | {"opaque"}
+)
+FUNCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("relu", "silu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "rsqrt", "neg"), 1),
+    **dict.fromkeys(("gelu", "gelu_tanh", "hardswish", "hardsigmoid", "reciprocal", "square"), 1),
+    **dict.fromkeys(
+        ("abs", "sin", "cos", "floor", "ceil", "round", "sign", "logical_not", "clamp", "leaky_relu", "elu"),
+        1,
+    ),
+    "causal_mask": 1,
+    **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum", "power", "remainder"), 2),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2),
+    **dict.fromkeys(("logical_and", "logical_or"), 2),
+    "where": 3,
+}
+"""Function of an elementwise node -> number of inputs. `clamp` has the attributes minimum and maximum (None:
+no bound), `leaky_relu` slope, `elu` alpha. `causal_mask` gives minus infinity where the index of the last
+dimension is greater than that of the one before it plus `offset`; fusion makes it from causal attention."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a graph."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """Element type; types of `ml_dtypes` for bfloat16 and 8-bit floats."""
+    is_constant: bool = False
+    """A weight, or a number of the model."""
+    data: np.ndarray[Any, Any] | None = None
+    """Elements of a constant; None for an activation, and for a weight that the file does not hold."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation of a graph."""
+
+    kind: str
+    name: str
+    """Where it comes from: the path of the module, or the name of the node in the file."""
+    inputs: tuple[str, ...]
+    output: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def target(self) -> str:
+        """Name of the operation in messages: the function, the framework's operator, or the kind."""
+        named = self.attributes.get("function") or self.attributes.get("target")
+        return str(named or self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A model: values by name, nodes in an order in which every input comes before its use."""
+
+    name: str
+    values: Mapping[str, Value]
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """Changes that the reader made, a sentence each: constants cast from float64, for example."""
+
+    def find_producers(self) -> dict[str, Node]:
+        """Output -> its node."""
+        return {node.output: node for node in self.nodes}
+
+    def find_users(self) -> dict[str, list[Node]]:
+        """Value -> the nodes that read it, each as often as it reads it."""
+        users: dict[str, list[Node]] = {name: [] for name in self.values}
+        for node in self.nodes:
+            for name in node.inputs:
+                users[name].append(node)
+        return users
+
+
+def parse_value_dtype(name: str, dtype: str) -> np.dtype[Any]:
+    """The element type of a value. Raises `InvalidInput` for complex and unknown types."""
+    try:
+        found = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    except TypeError:
+        found = np.dtype(complex)
+    if found.kind in "cOSU":
+        raise InvalidInput(f"{name}: tensors of type {dtype} are not supported; cast to float32")
+    return found
+
+
+@dataclass
+class GraphBuilder:
+    """Collects values and nodes while a reader walks its file."""
+
+    name: str
+    values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add_value(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str | np.dtype[Any],
+        *,
+        is_constant: bool = False,
+        data: np.ndarray[Any, Any] | None = None,
+    ) -> str:
+        """Add a tensor; returns its name."""
+        if name in self.values:
+            raise InvalidInput(f"{self.name}: two tensors are called {name!r}")
+        found = parse_value_dtype(name, dtype) if isinstance(dtype, str) else dtype
+        self.values[name] = Value(
+            name, tuple(int(e) for e in shape), found, is_constant or data is not None, data
+        )
+        return name
+
+    def add_constant(self, name: str, data: np.ndarray[Any, Any]) -> str:
+        """Add a constant with its elements; returns its name."""
+        return self.add_value(name, data.shape, data.dtype, data=data)
+
+    def add_node(self, kind: str, name: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add a node whose inputs and output were added before; returns the output."""
+        if kind not in KINDS:
+            raise InvalidInput(f"{name}: no kind of node {kind!r}")
+        for value in (*inputs, output):
+            if value not in self.values:
+                raise InvalidInput(f"{name}: no tensor {value!r}")
+        self.nodes.append(Node(kind, name, tuple(inputs), output, attributes))
+        return output
+
+    def build(self, outputs: Sequence[str]) -> Graph:
+        """The graph of all that was added."""
+        return Graph(
+            self.name, self.values, tuple(self.nodes), tuple(self.inputs), tuple(outputs), tuple(self.notes)
+        )

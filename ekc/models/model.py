@@ -1,0 +1,181 @@
+"""A model as ekc tunes it: its layers, what they do not cover, and how its graph calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ekc.display import format_line, shorten
+from ekc.ir.operator import Operator
+from ekc.models.epilogue_text import format_dtype, format_epilogue, format_kind, format_shapes
+from ekc.models.graph import Graph, Node
+from ekc.tables import count_nouns, format_table
+
+_TABLE_WIDTH = 140
+"""Characters of a line of the tables of a model."""
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """One place where a layer occurs: `count` times in `model` under `name`."""
+
+    name: str
+    model: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ModelLayer:
+    """An operator that is tuned once, and every place that uses it."""
+
+    op: Operator
+    uses: tuple[LayerUse, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its first use."""
+        return self.uses[0].name
+
+    @property
+    def count(self) -> int:
+        """Calls of the layer in one pass of the model."""
+        return sum(use.count for use in self.uses)
+
+
+@dataclass(frozen=True)
+class UncoveredNode:
+    """A node of the fused graph that no layer computes."""
+
+    name: str
+    target: str
+    """Operator of the framework, or kind of node."""
+    reason: str
+    flops: float
+    bytes: int
+    """Bytes that its inputs and output take once, in one pass of the model; of a gather the rows it reads."""
+    count: int = 1
+    """Number of nodes with this target and reason."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of the model that layers compute, from 0 to 1."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInput:
+    """Where a call has an input from: a value of the graph seen through views."""
+
+    value: str
+    views: tuple[tuple[str, Any], ...] = ()
+    """("reshape", shape), ("permute", order), ("expand", shape) and ("cast", name of a type), in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """A call of a layer in the graph: it computes all of `nodes`."""
+
+    name: str
+    op: Operator
+    inputs: tuple[LayerInput, ...]
+    """One for each of `op.inputs`."""
+    output: str
+    """Value of the graph that it computes; the operator's result is reshaped to the shape of that value."""
+    nodes: tuple[Node, ...]
+    flops: float
+    bytes: int
+    output_views: tuple[tuple[str, Any], ...] = ()
+    """Views of the operator's result before it is reshaped."""
+
+
+@dataclass(frozen=True, eq=False)
+class FusedGraph:
+    """A graph whose nodes are calls of layers where they are covered."""
+
+    graph: Graph
+    """The graph, its constants folded: folded weights are values of their own."""
+    steps: tuple[LayerCall | Node, ...]
+    """Calls and remaining nodes, in an order in which every input comes before its use."""
+
+
+@dataclass(frozen=True, repr=False)
+class Model:
+    """A model to tune. `layers` are distinct operators, `uncovered` what is left to the framework."""
+
+    name: str
+    layers: tuple[ModelLayer, ...]
+    uncovered: tuple[UncoveredNode, ...] = ()
+    coverage: Coverage = Coverage(1.0, 1.0)
+    notes: tuple[str, ...] = ()
+    """Changes that the reader made, a sentence each."""
+    fused: FusedGraph | None = field(default=None, repr=False, compare=False)
+    """None for a model from a layer file."""
+
+    @property
+    def call_count(self) -> int:
+        """Calls of layers in one pass of the model."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic operations of one pass: of the layers as their operators are written, and of what they
+        do not cover."""
+        covered = sum(layer.op.flops * layer.count for layer in self.layers)
+        return covered + sum(node.flops for node in self.uncovered)
+
+    def __repr__(self) -> str:
+        text = f"{shorten(self.name)}: {count_nouns(len(self.layers), 'layer')}, {self.call_count} calls"
+        return format_line(self, f"{text}, {self.coverage.flops:.1%} of flops covered")
+
+    def __str__(self) -> str:
+        """The layers, what they do not cover, and notes."""
+        parts = [self.name, "", _format_layers(self)]
+        if self.uncovered:
+            parts += ["", _format_uncovered(self)]
+        covered = f"{self.coverage.flops:.1%} of flops and {self.coverage.bytes:.1%} of bytes"
+        parts += ["", f"The layers cover {covered}."]
+        return "\n".join([*parts, *(f"Note: {note}." for note in self.notes)])
+
+
+def _format_layers(model: Model) -> str:
+    total = model.flops or 1.0
+    rows = [
+        (
+            layer.name,
+            format_kind(layer.op),
+            format_shapes(layer.op),
+            format_dtype(layer.op),
+            format_epilogue(layer.op),
+            str(layer.count),
+            f"{layer.op.flops * layer.count / total:.1%}",
+        )
+        for layer in model.layers
+    ]
+    headers = ("layer", "operator", "shapes", "type", "epilogue", "calls", "flops")
+    return format_table(headers, rows, label_count=5, width=_TABLE_WIDTH)
+
+
+def _format_uncovered(model: Model) -> str:
+    """The nodes that no layer covers, with their shares of the model."""
+    flops = sum(node.flops for node in model.uncovered)
+    size = sum(node.bytes for node in model.uncovered)
+    rows = [
+        (
+            node.target,
+            node.reason,
+            str(node.count),
+            _format_share(node.flops, flops, 1 - model.coverage.flops),
+            _format_share(node.bytes, size, 1 - model.coverage.bytes),
+        )
+        for node in model.uncovered
+    ]
+    headers = ("not covered", "reason", "nodes", "flops", "bytes")
+    return format_table(headers, rows, label_count=2, width=_TABLE_WIDTH)
+
+
+def _format_share(part: float, whole: float, share: float) -> str:
+    """A part of what is not covered as a share of the model."""
+    return f"{part / whole * share if whole else 0.0:.1%}"

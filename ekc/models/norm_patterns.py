@@ -1,0 +1,195 @@
+"""Norms and softmax that are written as means, roots and quotients.
+
+    d * rsqrt(mean(d * d) + eps) * weight                      rms_norm of d
+    (x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * weight + bias        layer_norm of x
+    exp(x - max(x)) / sum(exp(x - max(x)))                     softmax of x
+
+Casts may stand anywhere in between: norms of 16-bit models are computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ekc.models.elements import convert_number
+from ekc.models.graph import Node
+from ekc.models.layer_plan import GraphIndex
+
+NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
+
+
+class _Spread(NamedTuple):
+    """The mean of the squares of a value."""
+
+    of: str
+    eps: float
+    axes: tuple[int, ...]
+
+
+def find_norm(node: Node, index: GraphIndex) -> Node | None:
+    """The norm whose product or quotient by the spread is this node, with the weight and bias behind it."""
+    for deviation, spread in _list_quotients(node, index):
+        rank = len(index.values[deviation].shape)
+        dimensions = len(spread.axes)
+        if _skip_casts(spread.of, index) != _skip_casts(deviation, index):
+            continue
+        if spread.axes != tuple(range(rank - dimensions, rank)):
+            continue
+        source = _find_centred(deviation, spread.axes, index)
+        kind, x = ("rms_norm", deviation) if source is None else ("layer_norm", source)
+        x = _skip_casts(x, index)
+        weight, last = _find_affine(node, "mul", dimensions, index)
+        bias, end = None, last
+        if kind == "layer_norm" and weight is not None:
+            bias, end = _find_affine(last, "add", dimensions, index)
+        inputs = tuple(name for name in (x, weight, bias) if name is not None)
+        return Node(kind, node.name, inputs, end.output, {"dimensions": dimensions, "eps": spread.eps})
+    return None
+
+
+def read_before_casts(node: Node, index: GraphIndex) -> Node:
+    """A softmax, norm or mean that reads the value before a cast to float32, since its operator computes in
+    float32 anyway."""
+    source = _skip_casts(node.inputs[0], index)
+    return replace(node, inputs=(source, *node.inputs[1:]))
+
+
+def find_softmax(node: Node, index: GraphIndex) -> Node | None:
+    """The softmax whose quotient is this node."""
+    for exponentials, total in _list_fractions(node, index):
+        e, s = _find_producer(exponentials, "exp", index), index.producers.get(_skip_casts(total, index))
+        if e is None or s is None or s.kind != "reduce" or s.attributes["combine"] != "sum":
+            continue
+        axes = tuple(s.attributes["axes"])
+        if len(axes) != 1 or not s.attributes["keepdims"]:
+            continue
+        if _skip_casts(s.inputs[0], index) != e.output:
+            continue
+        x = _find_minus_top(e.inputs[0], axes, index)
+        return Node("softmax", node.name, (_skip_casts(x, index),), node.output, {"axis": axes[0]})
+    return None
+
+
+def _find_minus_top(name: str, axes: tuple[int, ...], index: GraphIndex) -> str:
+    """x of x - max(x) along the axes; else the value itself."""
+    minus = _find_producer(name, "sub", index)
+    top = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
+    if minus is None or top is None or top.kind != "reduce" or top.attributes["combine"] != "max":
+        return name
+    is_same = _skip_casts(top.inputs[0], index) == _skip_casts(minus.inputs[0], index)
+    return minus.inputs[0] if is_same and tuple(top.attributes["axes"]) == axes else name
+
+
+def _list_fractions(node: Node, index: GraphIndex) -> Iterator[tuple[str, str]]:
+    """(numerator, denominator) of a / b, and of a * reciprocal(b) in either order."""
+    a, b = node.inputs
+    if node.attributes["function"] == "div":
+        yield a, b
+        return
+    for first, second in ((a, b), (b, a)):
+        inverse = _find_producer(second, "reciprocal", index)
+        if inverse is not None:
+            yield first, inverse.inputs[0]
+
+
+def _list_quotients(node: Node, index: GraphIndex) -> Iterator[tuple[str, _Spread]]:
+    """The factors of a value times the inverse root of a mean of squares."""
+    for value, root in _list_fractions(node, index):
+        inner = _find_root(root, ("sqrt", 0.5), index)
+        if inner is not None and (spread := _find_spread(inner, index)):
+            yield value, spread
+    if node.attributes["function"] == "mul":
+        for value, root in (node.inputs, node.inputs[::-1]):
+            inner = _find_root(root, ("rsqrt", -0.5), index)
+            if inner is not None and (spread := _find_spread(inner, index)):
+                yield value, spread
+
+
+def _find_root(name: str, form: tuple[str, float], index: GraphIndex) -> str | None:
+    """x of sqrt(x) or x ** 0.5."""
+    function, exponent = form
+    root = _find_producer(name, function, index)
+    if root is not None:
+        return root.inputs[0]
+    power = _find_producer(name, "power", index)
+    if power is not None and _read_number(power.inputs[1], index) == exponent:
+        return power.inputs[0]
+    return None
+
+
+def _find_spread(name: str, index: GraphIndex) -> _Spread | None:
+    """mean(d * d) + eps."""
+    total = _find_producer(name, "add", index)
+    for mean, number in (total.inputs, total.inputs[::-1]) if total is not None else ():
+        eps, node = _read_number(number, index), index.producers.get(_skip_casts(mean, index))
+        if eps is None or node is None or node.kind != "reduce" or node.attributes["combine"] != "mean":
+            continue
+        of = _find_squared(node.inputs[0], index)
+        if of is not None and node.attributes["keepdims"]:
+            return _Spread(of, eps, tuple(sorted(node.attributes["axes"])))
+    return None
+
+
+def _find_squared(name: str, index: GraphIndex) -> str | None:
+    """d of d * d, d ** 2 or square(d)."""
+    for function in ("square", "mul", "power"):
+        node = _find_producer(name, function, index)
+        if node is None:
+            continue
+        if function == "mul" and _skip_casts(node.inputs[0], index) != _skip_casts(node.inputs[1], index):
+            continue
+        if function == "power" and _read_number(node.inputs[1], index) != 2:
+            continue
+        return node.inputs[0]
+    return None
+
+
+def _find_centred(name: str, axes: tuple[int, ...], index: GraphIndex) -> str | None:
+    """x of x - mean(x) along the axes."""
+    minus = _find_producer(name, "sub", index)
+    mean = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
+    if minus is None or mean is None or mean.kind != "reduce" or mean.attributes["combine"] != "mean":
+        return None
+    is_same = _skip_casts(mean.inputs[0], index) == _skip_casts(minus.inputs[0], index)
+    return minus.inputs[0] if is_same and tuple(sorted(mean.attributes["axes"])) == axes else None
+
+
+def _find_affine(node: Node, function: str, dimensions: int, index: GraphIndex) -> tuple[str | None, Node]:
+    """The constant of a row that the only user of a node multiplies by or adds, and that user."""
+    row = index.values[node.output].shape[-dimensions:]
+    last = node
+    while (user := index.find_only_user(last.output)) is not None and user.kind == "cast":
+        last = user
+    if user is None or user.attributes.get("function") != function:
+        return None, node
+    others = [name for name in user.inputs if name != last.output]
+    if len(others) != 1 or not index.values[others[0]].is_constant:
+        return None, node
+    value = index.values[others[0]]
+    extra = len(value.shape) - dimensions
+    if extra < 0 or value.shape[extra:] != row or any(e != 1 for e in value.shape[:extra]):
+        return None, node
+    return value.name, user
+
+
+def _find_producer(name: str, function: str, index: GraphIndex) -> Node | None:
+    """The elementwise node of a function that makes a value, casts left out."""
+    node = index.producers.get(_skip_casts(name, index))
+    return node if node is not None and node.attributes.get("function") == function else None
+
+
+def _skip_casts(name: str, index: GraphIndex) -> str:
+    """The value before casts from one type of floats to another."""
+    while (node := index.producers.get(name)) is not None and node.kind == "cast":
+        if index.values[node.inputs[0]].dtype.kind not in "fV":
+            break
+        name = node.inputs[0]
+    return name
+
+
+def _read_number(name: str, index: GraphIndex) -> float | None:
+    """The number that a constant is; None for other values."""
+    value = index.values[name]
+    return float(convert_number(value)) if value.data is not None and value.size == 1 else None

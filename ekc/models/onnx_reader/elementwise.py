@@ -1,0 +1,201 @@
+"""Elementwise operators of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isclose
+from typing import Any
+
+import numpy as np
+
+from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader.operation import NotExpressible, Operation
+
+SAME_FUNCTIONS = {
+    **{"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Exp": "exp", "Log": "log"},
+    **{"Sqrt": "sqrt", "Neg": "neg", "HardSwish": "hardswish", "Reciprocal": "reciprocal", "Abs": "abs"},
+    **{"Sin": "sin", "Cos": "cos", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign"},
+    **{"Not": "logical_not", "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "logical_and"},
+    **{"Or": "logical_or", "Xor": "not_equal", "Equal": "equal", "Less": "less", "Where": "where"},
+    **{"LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal"},
+}
+"""Operators that are a function of `ekc.models.graph.FUNCTIONS`, with the same inputs."""
+
+
+def read_same_function(op: Operation) -> None:
+    """An operator that a function says with the same inputs."""
+    names = [op.input(index) for index in range(len(op.proto.input))]
+    op.finish("elementwise", names, function=SAME_FUNCTIONS[op.proto.op_type])
+
+
+def read_mod(op: Operation) -> None:
+    """Remainder with the sign of the divisor."""
+    if op.get("fmod", 0):
+        raise NotExpressible("remainder with the sign of the dividend (fmod)")
+    op.finish("elementwise", [op.input(0), op.input(1)], function="remainder")
+
+
+def read_pow(op: Operation) -> None:
+    """Power; a constant exponent of 2, 1/2 or -1 is a function of its own."""
+    exponent = op.constant(1)
+    if exponent is not None and exponent.size == 1 and op.is_float() and exponent.ndim <= op.rank():
+        simple = {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}.get(float(exponent.reshape(())))
+        if simple is not None:
+            op.finish("elementwise", [op.input(0)], function=simple)
+            return
+    op.finish("elementwise", [op.input(0), op.cast(op.input(1), op.dtype(0))], function="power")
+
+
+def read_many(function: str) -> Callable[[Operation], None]:
+    """Reader of Sum, Mean, Min and Max, which have one input or more."""
+
+    def read(op: Operation) -> None:
+        value, *others = (op.input(index) for index in range(len(op.proto.input)))
+        for other in others[:-1]:
+            value = op.call(function, value, other)
+        is_mean = op.proto.op_type == "Mean"
+        if not others:
+            op.alias(value)
+        elif is_mean:
+            total = op.call(function, value, others[-1])
+            count = op.add_scalar(1 / len(op.proto.input), op.dtype())
+            op.finish("elementwise", [total, count], function="mul")
+        else:
+            op.finish("elementwise", [value, others[-1]], function=function)
+
+    return read
+
+
+def read_clip(op: Operation) -> None:
+    """Clip: a clamp where its bounds are constant, else minimum and maximum."""
+    bounds: list[float | int | None] = []
+    for index in (1, 2):
+        data = op.constant(index)
+        if data is None and op.has(index):
+            break
+        bounds.append(None if data is None else data.reshape(()).item())
+    if len(bounds) == 2:
+        if bounds == [None, None]:
+            op.alias(op.input(0))
+        elif bounds[0] == 0 and bounds[1] is None:
+            op.finish("elementwise", [op.input(0)], function="relu")
+        else:
+            low, high = bounds
+            op.finish("elementwise", [op.input(0)], function="clamp", minimum=low, maximum=high)
+        return
+    value = op.input(0)
+    if op.has(1):
+        value = op.call("maximum", value, op.input(1))
+    if op.has(2):
+        value = op.call("minimum", value, op.input(2))
+    op.alias(value)
+
+
+def read_hard_sigmoid(op: Operation) -> None:
+    """HardSigmoid; other slopes than 1/6 are a product, a sum and a clamp."""
+    alpha, beta = op.get("alpha", 0.2), op.get("beta", 0.5)
+    if isclose(alpha, 1 / 6, rel_tol=1e-6) and isclose(beta, 0.5, rel_tol=1e-6):
+        op.finish("elementwise", [op.input(0)], function="hardsigmoid")
+        return
+    scaled = op.call("mul", op.input(0), op.add_scalar(alpha, op.dtype()))
+    moved = op.call("add", scaled, op.add_scalar(beta, op.dtype()))
+    op.finish("elementwise", [moved], function="clamp", minimum=0.0, maximum=1.0)
+
+
+def read_leaky_relu(op: Operation) -> None:
+    """LeakyRelu."""
+    op.finish("elementwise", [op.input(0)], function="leaky_relu", slope=op.get("alpha", 0.01))
+
+
+def read_prelu(op: Operation) -> None:
+    """PRelu: relu(x) + slope * min(x, 0)."""
+    below = op.call("minimum", op.input(0), op.add_scalar(0, op.dtype()))
+    scaled = op.call("mul", below, op.input(1))
+    op.finish("elementwise", [op.call("relu", op.input(0)), scaled], function="add")
+
+
+def read_elu(op: Operation) -> None:
+    """Elu."""
+    op.finish("elementwise", [op.input(0)], function="elu", alpha=op.get("alpha", 1.0))
+
+
+def read_gelu(op: Operation) -> None:
+    """Gelu, exact or by tanh."""
+    by_tanh = op.get("approximate", "none") == "tanh"
+    op.finish("elementwise", [op.input(0)], function="gelu_tanh" if by_tanh else "gelu")
+
+
+def read_swish(op: Operation) -> None:
+    """Swish: x * sigmoid(alpha * x)."""
+    alpha = op.get("alpha", 1.0)
+    if alpha == 1:
+        op.finish("elementwise", [op.input(0)], function="silu")
+        return
+    scaled = op.call("mul", op.input(0), op.add_scalar(alpha, op.dtype()))
+    op.finish("elementwise", [op.input(0), op.call("sigmoid", scaled)], function="mul")
+
+
+def read_tan(op: Operation) -> None:
+    """Tan: sine over cosine."""
+    op.finish("elementwise", [op.call("sin", op.input(0)), op.call("cos", op.input(0))], function="div")
+
+
+def read_is_nan(op: Operation) -> None:
+    """IsNaN: a number that differs from itself."""
+    op.finish("elementwise", [op.input(0), op.input(0)], function="not_equal")
+
+
+def read_is_inf(op: Operation) -> None:
+    """IsInf, of both signs or one."""
+    positive, negative = op.get("detect_positive", 1), op.get("detect_negative", 1)
+    if not positive and not negative:
+        raise NotExpressible("IsInf of neither sign")
+    value = op.call("abs", op.input(0)) if positive and negative else op.input(0)
+    bound = op.add_scalar(np.inf if positive else -np.inf, op.dtype())
+    op.finish("elementwise", [value, bound], function="equal")
+
+
+def read_cast(op: Operation) -> None:
+    """Cast and CastLike."""
+    if op.dtype() == op.state.find_dtype(op.output):
+        op.alias(op.input(0))
+        return
+    string = import_onnx().TensorProto.STRING
+    if string in (op.state.types[n].tensor_type.elem_type for n in (op.input(0), op.output)):
+        raise NotExpressible("tensors of text")
+    op.finish("cast", [op.input(0)])
+
+
+def read_identity(op: Operation) -> None:
+    """Identity, and operators that do nothing in inference."""
+    op.alias(op.input(0))
+
+
+def read_dropout(op: Operation) -> None:
+    """Dropout: nothing in inference."""
+    training = op.constant(2)
+    if op.has(2) and (training is None or bool(training.reshape(()))):
+        raise NotExpressible("dropout in training")
+    op.alias(op.input(0))
+    if op.is_used(1):
+        op.state.set_constant(op.proto.output[1], np.ones(op.shape(), bool))
+
+
+def read_trilu(op: Operation) -> None:
+    """Trilu: a constant mask."""
+    k = int(op.require_constant(1, "the diagonal").reshape(())) if op.has(1) else 0
+    keep = np.tril(np.ones(op.shape()[-2:], bool), k - 1 if op.get("upper", 1) else k)
+    mask = op.add_constant(~keep if op.get("upper", 1) else keep)
+    op.finish("elementwise", [mask, op.input(0), op.add_scalar(0, op.dtype())], function="where")
+
+
+HANDLERS: dict[str, Callable[[Operation], Any]] = {
+    **dict.fromkeys(SAME_FUNCTIONS, read_same_function),
+    **{"Mod": read_mod, "Pow": read_pow, "Clip": read_clip, "Tan": read_tan},
+    **{"Sum": read_many("add"), "Mean": read_many("add")},
+    **{"Min": read_many("minimum"), "Max": read_many("maximum")},
+    **{"HardSigmoid": read_hard_sigmoid, "LeakyRelu": read_leaky_relu, "PRelu": read_prelu},
+    **{"Elu": read_elu, "Gelu": read_gelu, "Swish": read_swish, "IsNaN": read_is_nan, "IsInf": read_is_inf},
+    **{"Cast": read_cast, "CastLike": read_cast, "Identity": read_identity, "Dropout": read_dropout},
+    "Trilu": read_trilu,
+}

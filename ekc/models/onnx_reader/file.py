@@ -1,0 +1,207 @@
+"""Opens an ONNX file: parses, checks, converts old opsets and inlines local functions.
+
+Big initialisers are taken out first and become inputs, so that the copies which onnx makes are small and no
+limit of 2 GiB applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ekc.argument_checks import check_path
+from ekc.errors import InvalidInput
+from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader.weights import Weight, read_sparse_weight, read_weight
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
+OLDEST_OPSET = 13
+STANDARD_DOMAINS = ("", "ai.onnx")
+KEPT_ELEMENTS = 1024
+"""Initialisers of at most this many elements stay in the graph: shapes, axes and scales, which onnx reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxFile:
+    """A parsed model."""
+
+    label: str
+    """The file in messages."""
+    name: str
+    graph: GraphProto
+    """Without its big initialisers. Calls of local functions are inlined."""
+    model: ModelProto
+    weights: Mapping[str, Weight]
+    """All initialisers of the main graph."""
+    opsets: Mapping[str, int]
+    """Version of the operators of each domain; the standard domain is ""."""
+    notes: tuple[str, ...]
+
+
+def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
+    """Parse and check a model. Raises `InvalidInput` for a file that is none."""
+    onnx = import_onnx()
+    if isinstance(source, onnx.ModelProto):
+        label, folder, model = name or source.graph.name or "the ONNX model", None, source
+    else:
+        path = check_path("ONNX model", source)
+        label, folder, model = str(source), path.parent, _parse_file(path)
+        name = name or path.stem
+    if not model.HasField("graph") or not model.ir_version:
+        raise InvalidInput(f"{label}: no ONNX model; save one with onnx.save or torch.onnx.export")
+    notes: list[str] = []
+    weights = _read_weights(label, model.graph, folder, notes)
+    light = _copy_without_weights(model)
+    _check_opset(label, light)
+    _check_model(label, light)
+    light = _convert_opset(label, light, notes)
+    light = _inline_functions(label, light)
+    opsets = {_name_domain(entry.domain): entry.version for entry in light.opset_import}
+    return OnnxFile(
+        label, name or light.graph.name or "model", light.graph, light, weights, opsets, tuple(notes)
+    )
+
+
+def _name_domain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
+
+
+def _parse_file(path: Path) -> ModelProto:
+    onnx = import_onnx()
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such file; give the path of an ONNX model")
+    try:
+        model: ModelProto = onnx.load(str(path), load_external_data=False)
+    except OSError as problem:
+        raise InvalidInput(f"{path}: cannot be read ({problem.strerror})") from problem
+    except Exception as problem:
+        text = " ".join(str(problem).split())
+        raise InvalidInput(
+            f"{path}: no ONNX model, or a part of one ({text}); save it with onnx.save or torch.onnx.export"
+        ) from problem
+    return model
+
+
+def _read_weights(label: str, graph: GraphProto, folder: Path | None, notes: list[str]) -> dict[str, Weight]:
+    weights = {tensor.name: read_weight(label, tensor, folder) for tensor in graph.initializer}
+    for sparse in graph.sparse_initializer:
+        weights[sparse.values.name] = read_sparse_weight(label, sparse)
+    missing = [name for name, weight in weights.items() if weight.data is None]
+    if missing:
+        notes.append(
+            f"{len(missing)} initialisers have their data in a file that is missing, {missing[0]!r} for one:"
+            " their shapes are read, not their elements"
+        )
+    return weights
+
+
+def _copy_without_weights(model: ModelProto) -> ModelProto:
+    """A copy in which big initialisers are inputs."""
+    onnx = import_onnx()
+    light: ModelProto = onnx.ModelProto()
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy_field(light, field, value)
+    for field, value in model.graph.ListFields():
+        if field.name not in ("initializer", "sparse_initializer"):
+            _copy_field(light.graph, field, value)
+    inputs = {value.name for value in light.graph.input}
+    tensors = [(tensor.name, tensor.data_type, tensor.dims, tensor) for tensor in model.graph.initializer] + [
+        (sparse.values.name, sparse.values.data_type, sparse.dims, None)
+        for sparse in model.graph.sparse_initializer
+    ]
+    for name, data_type, dims, tensor in tensors:
+        is_small = prod(dims) <= KEPT_ELEMENTS
+        if tensor is not None and is_small and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            light.graph.initializer.append(tensor)
+        elif name not in inputs:
+            light.graph.input.append(onnx.helper.make_tensor_value_info(name, data_type, list(dims)))
+    for node in light.graph.node:
+        if node.op_type == "SimplifiedLayerNormalization" and node.domain in STANDARD_DOMAINS:
+            # ONNX Runtime writes its operator into the standard domain.
+            node.domain = "com.microsoft"
+            if all(entry.domain != "com.microsoft" for entry in light.opset_import):
+                light.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    return light
+
+
+def _copy_field(message: Any, field: Any, value: Any) -> None:
+    if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
+        getattr(message, field.name).extend(value)
+    elif field.message_type:
+        getattr(message, field.name).CopyFrom(value)
+    else:
+        setattr(message, field.name, value)
+
+
+def _find_opset(model: ModelProto) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
+    return versions[0] if versions else 0
+
+
+def _check_opset(label: str, model: ModelProto) -> None:
+    onnx = import_onnx()
+    opset, newest = _find_opset(model), onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise InvalidInput(
+            f"{label}: opset {opset}, and onnx {onnx.__version__} knows {newest}; install a newer onnx, or"
+            f" export with opset {newest}"
+        )
+
+
+def _check_model(label: str, model: ModelProto) -> None:
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(_fill_missing_types(model))
+    except Exception as problem:
+        text = " ".join(str(problem).split()).removesuffix(".")
+        raise InvalidInput(f"{label}: onnx.checker refuses the model: {text}") from problem
+
+
+def _fill_missing_types(model: ModelProto) -> ModelProto:
+    """A copy for onnx.checker, which refuses inputs and outputs of unknown rank. The reader finds those of
+    outputs, and asks for those of inputs."""
+    copy: ModelProto = import_onnx().ModelProto()
+    copy.CopyFrom(model)
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.WhichOneof("value") in (None, "tensor_type"):
+            tensor = value.type.tensor_type
+            tensor.elem_type = tensor.elem_type or 1
+            tensor.shape.SetInParent()
+    return copy
+
+
+def _convert_opset(label: str, model: ModelProto, notes: list[str]) -> ModelProto:
+    onnx = import_onnx()
+    opset = _find_opset(model)
+    if not opset:
+        return model
+    if opset >= OLDEST_OPSET:
+        return model
+    try:
+        converted: ModelProto = onnx.version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as problem:
+        text = " ".join(str(problem).split()).removesuffix(".")
+        raise InvalidInput(
+            f"{label}: opset {opset}, at least {OLDEST_OPSET}; onnx.version_converter cannot convert it"
+            f" ({text}); export it again with opset {OLDEST_OPSET} or newer"
+        ) from problem
+    notes.append(f"opset {opset} was converted to {OLDEST_OPSET} by onnx.version_converter")
+    return converted
+
+
+def _inline_functions(label: str, model: ModelProto) -> ModelProto:
+    onnx = import_onnx()
+    if not model.functions:
+        return model
+    try:
+        inlined: ModelProto = onnx.inliner.inline_local_functions(model, True)
+    except Exception as problem:
+        text = " ".join(str(problem).split())
+        raise InvalidInput(f"{label}: a function of the model cannot be inlined: {text}") from problem
+    return inlined

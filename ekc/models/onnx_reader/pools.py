@@ -1,0 +1,163 @@
+"""Pooling, reductions and resizing of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ekc.models.onnx_reader.operation import NotExpressible, Operation
+from ekc.models.onnx_reader.products import Padding, find_padding, get_sizes
+from ekc.models.onnx_reader.views import add_gather, add_pad, add_slice
+
+REDUCTIONS = {
+    **{"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min"},
+    **{"ReduceProd": "prod", "ReduceL1": "sum", "ReduceL2": "sum", "ReduceSumSquare": "sum"},
+    "ReduceLogSum": "sum",
+}
+"""Operator -> how it combines elements."""
+FUNCTIONS_BEFORE = {"ReduceL1": "abs", "ReduceL2": "square", "ReduceSumSquare": "square"}
+FUNCTIONS_AFTER = {"ReduceL2": "sqrt", "ReduceLogSum": "log"}
+
+
+def read_pool(op: Operation) -> None:
+    """MaxPool and AveragePool. The end of `ceil_mode` is padding."""
+    if op.is_used(1):
+        raise NotExpressible("a pool that returns the indices of its maxima")
+    kernel = tuple(int(k) for k in op.get("kernel_shape"))
+    stride, dilation = (get_sizes(op, name, len(kernel)) for name in ("strides", "dilations"))
+    padding = find_padding(op, kernel, stride, dilation)
+    extended = []
+    for axis, (before, after) in enumerate(padding):
+        size, out = op.shape()[2 + axis], op.output_shape()[2 + axis]
+        need = (out - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1
+        extended.append((before, max(after, need - size - before)))
+    attributes: dict[str, Any] = {"kernel": kernel, "stride": stride, "dilation": dilation}
+    value = op.input(0)
+    if op.proto.op_type == "MaxPool":
+        op.finish("max_pool", [value], padding=tuple(extended), **attributes)
+        return
+    counts = bool(op.get("count_include_pad", 0))
+    if counts and tuple(extended) != padding:
+        # The padding counts, and what `ceil_mode` adds behind it does not.
+        value = add_pad(op, value, ((0, 0), (0, 0), *padding), 0.0)
+        extended = [(0, end - after) for (_, end), (_, after) in zip(extended, padding, strict=True)]
+        counts = False
+    result: Padding = tuple(extended)
+    op.finish("avg_pool", [value], padding=result, counts_padding=counts, **attributes)
+
+
+def read_global_pool(op: Operation) -> None:
+    """GlobalAveragePool and GlobalMaxPool: reductions of the spatial dimensions."""
+    combine = "mean" if op.proto.op_type == "GlobalAveragePool" else "max"
+    axes = tuple(range(2, op.rank()))
+    op.finish("reduce", [op.input(0)], combine=combine, axes=axes, keepdims=True)
+
+
+def read_reduce(op: Operation) -> None:
+    """Reductions; those of squares, magnitudes and logarithms have a function before or behind."""
+    before, after = (table.get(op.proto.op_type) for table in (FUNCTIONS_BEFORE, FUNCTIONS_AFTER))
+    combine = REDUCTIONS[op.proto.op_type]
+    if combine == "mean" and not op.is_float():
+        raise NotExpressible("the mean of integers")
+    axes = _find_axes(op)
+    value = op.input(0)
+    value = op.call(before, value) if before else value
+    if axes:
+        keepdims = bool(op.get("keepdims", 1))
+        value = op.add("reduce", [value], op.output_shape(), combine=combine, axes=axes, keepdims=keepdims)
+    op.alias(op.call(after, value) if after else value)
+
+
+def _find_axes(op: Operation) -> tuple[int, ...]:
+    given = op.get("axes")
+    if op.has(1):
+        given = op.require_constant(1, "an axis").reshape(-1)
+    if given is None or not len(given):
+        return () if op.get("noop_with_empty_axes", 0) else tuple(range(op.rank()))
+    return tuple(sorted(int(axis) % op.rank() for axis in given))
+
+
+def read_log_sum_exp(op: Operation) -> None:
+    """ReduceLogSumExp: max + log(sum(exp(x - max)))."""
+    axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
+    if not axes:
+        raise NotExpressible("a logarithm of sums over no axis")
+    kept = [1 if axis in axes else size for axis, size in enumerate(op.shape())]
+    top = op.add("reduce", [op.input(0)], kept, combine="max", axes=axes, keepdims=True)
+    powers = op.call("exp", op.call("sub", op.input(0), top))
+    total = op.add("reduce", [powers], kept, combine="sum", axes=axes, keepdims=True)
+    value = op.call("add", op.call("log", total), top)
+    op.finish_as(value if keepdims else op.reshape(value, op.output_shape()))
+
+
+def read_resize(op: Operation) -> None:
+    """Resize by nearest neighbour: a whole factor, a slice, or a gather."""
+    mode = op.get("mode", "nearest")
+    rows = [_find_rows(op, axis) for axis in range(op.rank())]
+    value, factors = op.input(0), [1] * op.rank()
+    if mode != "nearest" and op.shape() != op.output_shape():
+        raise NotExpressible(f"resize of mode {mode}")
+    for axis, (row, size) in enumerate(zip(rows, op.shape(), strict=True)):
+        factor = len(row) // size
+        step = int(row[1] - row[0]) if len(row) > 1 else 1
+        if len(row) == size * factor and np.array_equal(row, np.arange(len(row)) // factor):
+            factors[axis] = factor
+        elif step > 0 and np.array_equal(row, row[0] + step * np.arange(len(row))):
+            value = add_slice(op, value, axis, int(row[0]), int(row[-1]) + 1, step)
+        else:
+            value = add_gather(op, value, axis, row)
+    if any(factor > 1 for factor in factors):
+        op.finish("resize", [value], factors=tuple(factors))
+    else:
+        op.alias(value)
+
+
+def _find_rows(op: Operation, axis: int) -> np.ndarray[Any, Any]:
+    """The row that each row of the result has its elements from, along an axis."""
+    size, out = op.shape()[axis], op.output_shape()[axis]
+    scale = _find_scale(op, axis, size, out)
+    place, i = op.get("coordinate_transformation_mode", "half_pixel"), np.arange(out)
+    if out == size and scale == 1:
+        return i
+    if place == "half_pixel":
+        x = (i + 0.5) / scale - 0.5
+    elif place == "half_pixel_symmetric":
+        x = size / 2 * (1 - out / (scale * size)) + (i + 0.5) / scale - 0.5
+    elif place == "pytorch_half_pixel":
+        x = (i + 0.5) / scale - 0.5 if out > 1 else np.zeros(1)
+    elif place == "align_corners":
+        x = i * (size - 1) / (out - 1) if out > 1 else np.zeros(1)
+    elif place == "asymmetric":
+        x = i / scale
+    else:
+        raise NotExpressible(f"resize with coordinates {place}")
+    nearest = op.get("nearest_mode", "round_prefer_floor")
+    if nearest == "round_prefer_floor":
+        x = np.ceil(x - 0.5)
+    elif nearest == "round_prefer_ceil":
+        x = np.floor(x + 0.5)
+    else:
+        x = np.floor(x) if nearest == "floor" else np.ceil(x)
+    rows: np.ndarray[Any, Any] = np.clip(x, 0, size - 1).astype(np.int64)
+    return rows
+
+
+def _find_scale(op: Operation, axis: int, size: int, out: int) -> float:
+    axes = [int(a) % op.rank() for a in op.get("axes", range(op.rank()))]
+    if axis not in axes:
+        return 1.0
+    if op.has(2) and (scales := op.require_constant(2, "a scale")).size:
+        return float(scales[axes.index(axis)])
+    if op.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise NotExpressible("resize that keeps the aspect ratio")
+    return out / size
+
+
+HANDLERS: dict[str, Callable[[Operation], Any]] = {
+    **dict.fromkeys(("MaxPool", "AveragePool"), read_pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), read_global_pool),
+    **dict.fromkeys(REDUCTIONS, read_reduce),
+    **{"ReduceLogSumExp": read_log_sum_exp, "Resize": read_resize, "Upsample": read_resize},
+}

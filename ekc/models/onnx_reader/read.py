@@ -1,0 +1,133 @@
+"""`read_onnx` and `from_onnx`: an ONNX model as a `Graph`, and as the layers of a `Model`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ekc.argument_checks import check_choice
+from ekc.errors import InvalidInput
+from ekc.models.build import build_model
+from ekc.models.graph import Graph, GraphBuilder, Node, Value, parse_value_dtype
+from ekc.models.model import Model
+from ekc.models.onnx_reader.file import OnnxFile, open_onnx
+from ekc.models.onnx_reader.infer import infer_model
+from ekc.models.onnx_reader.input_shapes import find_input_shapes
+from ekc.models.onnx_reader.read_nodes import read_nodes
+from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
+from ekc.models.onnx_reader.written_norms import join_group_norms
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+READ_DTYPES = ("float16", "bfloat16", "float32")
+"""Types that `dtype=` can be."""
+
+
+def read_onnx(
+    source: str | os.PathLike[str] | ModelProto,
+    *,
+    dtype: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+) -> Graph:
+    """Read an ONNX model of opset 13 or newer; older ones are converted.
+
+    `dtype`: type that all floating tensors get; without it that of the file, and float32 for float64.
+    `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`. `name`: of
+    the model; without it that of the file. Raises `InvalidInput` for files that are no ONNX model, for inputs
+    without a size, and for tensors that ekc has no type for.
+    """
+    if dtype is not None:
+        check_choice("dtype", dtype, READ_DTYPES)
+    file = open_onnx(source, name)
+    wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
+    state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, wanted)
+    state.builder.notes.extend(file.notes)
+    for weight_name, weight in file.weights.items():
+        state.add_weight(weight_name, weight)
+    _add_inputs(state, file, shapes)
+    read_nodes(state, file.graph.node, file.opsets)
+    return join_group_norms(_build_graph(state, [value.name for value in file.graph.output]))
+
+
+def from_onnx(
+    source: str | os.PathLike[str] | ModelProto,
+    *,
+    dtype: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+) -> Model:
+    """The layers of an ONNX model, to tune with `ekc.tune_model`.
+
+    Needs the extra `onnx`. Arguments are those of `read_onnx`. Raises `InvalidInput` as it does, and where no
+    layer covers anything of the model.
+    """
+    return build_model(read_onnx(source, dtype=dtype, shapes=shapes, name=name))
+
+
+def _add_inputs(state: ReaderState, file: OnnxFile, shapes: Mapping[str, Sequence[int]] | None) -> None:
+    inputs = [value for value in file.graph.input if value.name not in file.weights]
+    for value in inputs:
+        what = f"input {value.name!r}"
+        if not is_tensor(value.type):
+            kind = (value.type.WhichOneof("value") or "unknown type").removesuffix("_type")
+            raise InvalidInput(f"{file.label}: {what} is a {kind}; only tensors are supported")
+        refuse_type(file.label, what, value.type)
+    found = find_input_shapes(file.label, inputs, shapes)
+    state.hints.update(infer_model(file.model, found))
+    for value in inputs:
+        state.types[value.name] = value.type
+        raw = state.find_file_dtype(value.name)
+        parse_value_dtype(f"{file.label}: input {value.name!r}", raw.name)
+        if raw == np.float64 and state.float_dtype is None:
+            raise InvalidInput(
+                f"{file.label}: input {value.name!r}: tensors of type float64 are not supported; read the"
+                " model with dtype='float32'"
+            )
+        state.set_type(value.name, found[value.name], raw)
+        state.builder.inputs.append(state.add_activation(value.name))
+
+
+def _build_graph(state: ReaderState, outputs: Sequence[str]) -> Graph:
+    """The graph of the nodes that outputs need; outputs keep their names."""
+    builder = state.builder
+    made = {node.output for node in builder.nodes}
+    for name in outputs:
+        if name in made:
+            continue
+        found = state.resolve(name)
+        if found in state.parts or not state.has_type(found) or not is_tensor(state.find_type(found)):
+            raise InvalidInput(f"{state.file}: output {name!r} is no tensor; only tensors are supported")
+        if name not in builder.values and found != name:
+            value = state.use(found)
+            builder.add_value(name, builder.values[value].shape, builder.values[value].dtype)
+            builder.add_node("reshape", name, [value], name)
+        else:
+            state.use(name)
+    nodes = list_needed(builder.nodes, outputs)
+    left = len(builder.nodes) - len(nodes)
+    values = keep_values(builder.values, nodes, (*builder.inputs, *outputs))
+    notes = [*builder.notes, *state.list_notes()]
+    if left:
+        notes.append(f"{left} nodes are left out, as no output needs them")
+    return Graph(builder.name, values, tuple(nodes), tuple(builder.inputs), tuple(outputs), tuple(notes))
+
+
+def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """The nodes that compute the outputs, in order."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in wanted:
+            kept.append(node)
+            wanted.update(node.inputs)
+    return kept[::-1]
+
+
+def keep_values(values: Mapping[str, Value], nodes: Sequence[Node], ends: Sequence[str]) -> dict[str, Any]:
+    """The values that nodes read or make, and those at the ends of the graph."""
+    used = {name for node in nodes for name in (*node.inputs, node.output)} | set(ends)
+    return {name: value for name, value in values.items() if name in used}

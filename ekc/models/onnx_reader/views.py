@@ -1,0 +1,198 @@
+"""ONNX operators that move elements: views, slices, joins, gathers and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ekc.models.onnx_reader.operation import NotExpressible, Operation
+
+
+def read_reshape(op: Operation) -> None:
+    """Reshape, Flatten, Squeeze and Unsqueeze: the shape is that of the output."""
+    op.finish_as(op.input(0))
+
+
+def read_transpose(op: Operation) -> None:
+    """Transpose."""
+    order = tuple(int(a) for a in op.get("perm", range(op.rank())[::-1]))
+    if order == tuple(range(op.rank())):
+        op.alias(op.input(0))
+    else:
+        op.finish("permute", [op.input(0)], order=order)
+
+
+def read_expand(op: Operation) -> None:
+    """Expand."""
+    if op.shape() == op.output_shape():
+        op.alias(op.input(0))
+    else:
+        op.finish("expand", [op.input(0)])
+
+
+def add_slice(op: Operation, value: str, axis: int, start: int, stop: int, step: int = 1) -> str:
+    """A part of a dimension; the value itself where that is all of it."""
+    shape = list(op.state.find_shape(value))
+    if (start, stop, step) == (0, shape[axis], 1):
+        return value
+    shape[axis] = len(range(start, stop, step))
+    return op.add("slice", [value], shape, axis=axis, start=start, stop=stop, step=step)
+
+
+def add_gather(op: Operation, value: str, axis: int, rows: np.ndarray[Any, Any]) -> str:
+    """Rows of a dimension by constant numbers."""
+    shape = list(op.state.find_shape(value))
+    shape[axis : axis + 1] = rows.shape
+    return op.add("gather", [value, op.add_constant(rows.astype(np.int64))], shape, axis=axis)
+
+
+def read_slice(op: Operation) -> None:
+    """Slice; steps below 0 gather."""
+    starts, ends = (op.require_constant(i, "a bound") for i in (1, 2))
+    axes = op.require_constant(3, "an axis") if op.has(3) else np.arange(len(starts))
+    steps = op.require_constant(4, "a step") if op.has(4) else np.ones(len(starts), int)
+    value = op.input(0)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis, step = int(axis) % op.rank(), int(step)
+        rows = range(op.shape()[axis])[slice(int(start), _open_end(int(end), step, op.shape()[axis]), step)]
+        if step > 0:
+            value = add_slice(op, value, axis, rows.start, max(rows.stop, rows.start), step)
+        else:
+            value = add_gather(op, value, axis, np.array(rows))
+    op.alias(value)
+
+
+def _open_end(end: int, step: int, size: int) -> int | None:
+    """The end as Python counts it: one before the first row is no end."""
+    return None if step < 0 and end < -size else end
+
+
+def read_split(op: Operation) -> None:
+    """Split: a slice for each output."""
+    axis, start = op.axis(0), 0
+    for index in range(len(op.proto.output)):
+        if not op.proto.output[index]:
+            raise NotExpressible("a split with an output that is left out")
+        stop = start + op.output_shape(index)[axis]
+        op.alias(add_slice(op, op.input(0), axis, start, stop), index)
+        start = stop
+
+
+def read_concat(op: Operation) -> None:
+    """Concat; parts without elements are left out."""
+    axis = op.axis(0, len(op.output_shape()))
+    names = [op.input(i) for i in range(len(op.proto.input)) if op.shape(i)[axis]]
+    if len(names) == 1:
+        op.alias(names[0])
+    else:
+        op.finish("concat", names, axis=axis)
+
+
+def read_gather(op: Operation) -> None:
+    """Gather; one constant row is a slice."""
+    axis, indices = op.axis(0), op.constant(1)
+    size = op.shape()[axis]
+    if indices is None:
+        op.finish("gather", [op.input(0), op.input(1)], axis=axis)
+        return
+    rows = np.where(indices < 0, indices + size, indices)
+    if rows.size == 1:
+        row = int(rows.reshape(()))
+        op.finish_as(add_slice(op, op.input(0), axis, row, row + 1))
+    elif rows.ndim == 1 and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
+        op.alias(add_slice(op, op.input(0), axis, int(rows[0]), int(rows[0]) + rows.size))
+    else:
+        op.finish("gather", [op.input(0), op.add_constant(rows.astype(indices.dtype))], axis=axis)
+
+
+def read_gather_elements(op: Operation) -> None:
+    """GatherElements of constants."""
+    data, indices = (op.require_constant(i, "the data or the index") for i in (0, 1))
+    axis = op.axis(0)
+    for other in (a for a in range(data.ndim) if a != axis):
+        data = data.take(range(indices.shape[other]), other)
+    op.state.set_constant(op.output, np.take_along_axis(data, indices, axis))
+
+
+def read_pad(op: Operation) -> None:
+    """Pad with a constant; below 0 it cuts."""
+    mode = op.get("mode", "constant")
+    if mode != "constant":
+        raise NotExpressible(f"padding of mode {mode}")
+    pads = [int(p) for p in op.require_constant(1, "the padding")]
+    axes = [int(a) % op.rank() for a in op.require_constant(3, "an axis")] if op.has(3) else range(op.rank())
+    fill = op.require_constant(2, "the value of the padding").reshape(()).item() if op.has(2) else 0
+    padding, value = [(0, 0)] * op.rank(), op.input(0)
+    for index, axis in enumerate(axes):
+        before, after = pads[index], pads[len(pads) // 2 + index]
+        size = op.state.find_shape(value)[axis]
+        value = add_slice(op, value, axis, max(-before, 0), size - max(-after, 0))
+        padding[axis] = (max(before, 0), max(after, 0))
+    op.alias(add_pad(op, value, padding, fill))
+
+
+def add_pad(op: Operation, value: str, padding: Sequence[tuple[int, int]], fill: float) -> str:
+    """A value with a border of a constant."""
+    if not any(before or after for before, after in padding):
+        return value
+    shape = [
+        size + before + after
+        for size, (before, after) in zip(op.state.find_shape(value), padding, strict=True)
+    ]
+    return op.add("pad", [value], shape, padding=tuple(padding), value=fill)
+
+
+def read_tile(op: Operation) -> None:
+    """Tile: expand and reshape."""
+    repeats = [int(r) for r in op.require_constant(1, "the number of repeats")]
+    value = op.input(0)
+    split = [n for size in op.shape() for n in (1, size)]
+    wide = [n for size, times in zip(op.shape(), repeats, strict=True) for n in (times, size)]
+    if all(times == 1 for times in repeats):
+        op.alias(value)
+    elif all(size == 1 or times == 1 for size, times in zip(op.shape(), repeats, strict=True)):
+        op.finish("expand", [value])
+    else:
+        op.finish_as(op.add("expand", [op.reshape(value, split)], wide))
+
+
+def read_depth_to_space(op: Operation) -> None:
+    """DepthToSpace: reshape, permute, reshape."""
+    b, (n, c, h, w) = int(op.get("blocksize")), op.shape()
+    if op.get("mode", "DCR") == "DCR":
+        shape, order = (n, b, b, c // b**2, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        shape, order = (n, c // b**2, b, b, h, w), (0, 1, 4, 2, 5, 3)
+    op.finish_as(op.permute(op.reshape(op.input(0), shape), order))
+
+
+def read_space_to_depth(op: Operation) -> None:
+    """SpaceToDepth: reshape, permute, reshape."""
+    b, (n, c, h, w) = int(op.get("blocksize")), op.shape()
+    value = op.reshape(op.input(0), (n, c, h // b, b, w // b, b))
+    op.finish_as(op.permute(value, (0, 3, 5, 1, 2, 4)))
+
+
+def read_shape(op: Operation) -> None:
+    """Shape: a constant, as shapes are fixed."""
+    shape, rank = op.shape(), op.rank()
+    part = shape[slice(op.get("start", 0), op.get("end", rank))]
+    op.state.set_constant(op.output, np.array(part, np.int64))
+
+
+def read_size(op: Operation) -> None:
+    """Size: a constant, as shapes are fixed."""
+    op.state.set_constant(op.output, np.array(prod(op.shape()), np.int64))
+
+
+HANDLERS: dict[str, Callable[[Operation], Any]] = {
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), read_reshape),
+    **{"Transpose": read_transpose, "Expand": read_expand, "Slice": read_slice, "Split": read_split},
+    **{"Concat": read_concat, "Gather": read_gather, "Pad": read_pad, "Tile": read_tile},
+    "GatherElements": read_gather_elements,
+    **{"DepthToSpace": read_depth_to_space, "SpaceToDepth": read_space_to_depth},
+    **{"Shape": read_shape, "Size": read_size},
+}

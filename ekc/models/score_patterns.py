@@ -1,0 +1,201 @@
+"""Attention as exporters write it out, in the form that an attention node has after it was lowered.
+
+(q * c) @ (k * c)                     (q @ k) * c**2
+scores + mask, a constant             scores, or those on and below a diagonal
+where(isnan(y), 0, y), y a softmax    y, where no row is masked as a whole
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import copysign
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ekc.models.elements import convert_number
+from ekc.models.graph import Graph, Node
+from ekc.models.graph_edit import GraphEdit
+from ekc.models.layer_plan import GraphIndex
+from ekc.models.views import TRACED_KINDS
+
+_NOTE = "attention is computed as two products and a softmax, with its score matrix in memory"
+_LOWEST = -1e4
+"""Summands from here down count as a mask: the exponential of a score so low is 0. Float16 goes to -65504."""
+_ROUNDING = 5e-7
+"""Relative error of a product of numbers that were rounded to float32."""
+
+
+def simplify_scores(graph: Graph) -> Graph:
+    """The graph with scales behind products, masks by index and softmax without guards."""
+    for change in (_move_scales, _replace_masks, _drop_guards):
+        graph = change(graph)
+    users = graph.find_users()
+    softmaxes = [node for node in graph.nodes if node.kind == "softmax"]
+    has_scores = any(user.kind == "matmul" for node in softmaxes for user in users[node.output])
+    return replace(graph, notes=(*graph.notes, _NOTE)) if has_scores else graph
+
+
+def _move_scales(graph: Graph) -> Graph:
+    """Numbers that the operands of a product are multiplied by become one behind the product."""
+    index, edit = GraphIndex(graph), GraphEdit(graph)
+    for node in edit.read_nodes():
+        scales = [_find_scale(name, index) for name in node.inputs] if node.kind == "matmul" else []
+        found = [chain for chain in scales if chain is not None]
+        if not found:
+            edit.nodes.append(node)
+            continue
+        inputs, number = list(node.inputs), 1.0
+        for place, chain in enumerate(scales):
+            if chain is not None:
+                inputs[place] = _copy_views(edit, chain[:-1], _find_factors(chain[-1], index)[0])
+                number *= _find_factors(chain[-1], index)[1]
+        output = edit.values[node.output]
+        product = edit.add_step("matmul", node, inputs, output.shape, output.dtype)
+        width = edit.values[inputs[0]].shape[-1]
+        data = np.asarray(_restore_root(number, width, output.dtype))
+        scale = edit.add_value(f"{node.output}.scale", (), data.dtype, is_constant=True, data=data)
+        edit.add_node("elementwise", node.name, (product, scale), node.output, function="mul")
+    return edit.finish()
+
+
+def _find_scale(name: str, index: GraphIndex) -> list[Node] | None:
+    """The views of an operand, the last first, and the product with a number that they are views of."""
+    chain: list[Node] = []
+    while (node := index.producers.get(name)) is not None and index.find_only_user(name) is not None:
+        chain.append(node)
+        if node.kind not in TRACED_KINDS:
+            break
+        name = node.inputs[0]
+    last = chain[-1] if chain else None
+    is_scaled = last is not None and last.attributes.get("function") == "mul"
+    return chain if last is not None and is_scaled and _find_factors(last, index)[0] else None
+
+
+def _find_factors(node: Node, index: GraphIndex) -> tuple[str, float]:
+    """The tensor and the number that a node multiplies; "" where neither operand is a number."""
+    for x, number in (node.inputs, node.inputs[::-1]):
+        value = index.values[number]
+        is_number = value.data is not None and value.size == 1
+        if is_number and index.values[x].shape == index.values[node.output].shape:
+            return x, float(convert_number(value))
+    return "", 1.0
+
+
+def _copy_views(edit: GraphEdit, views: list[Node], name: str) -> str:
+    """The same views of another value."""
+    for node in reversed(views):
+        shape, dtype = edit.values[node.output].shape, edit.values[name].dtype
+        name = edit.add_step(node.kind, node, (name,), shape, dtype, **node.attributes)
+    return name
+
+
+def _restore_root(number: float, width: int, dtype: np.dtype[Any]) -> float:
+    """The inverse root of a whole number that the product of two rounded fourth roots is: of the width of a
+    head, where they were rounded to 16 bits."""
+    if dtype.itemsize == 2:
+        rounding = 2 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+        exact = width**-0.5
+        return copysign(exact, number) if abs(exact - abs(number)) < rounding * exact else number
+    whole = round(1 / number**2) if 1e-3 < abs(number) <= 1 else 0
+    exact = whole**-0.5 if whole else 0.0
+    return copysign(exact, number) if whole and abs(exact / abs(number) - 1) < _ROUNDING else number
+
+
+def _replace_masks(graph: Graph) -> Graph:
+    """Constants that are added before a softmax, or chosen by: nothing where they mask nothing, and by index
+    where they mask what is above a diagonal."""
+    index, edit = GraphIndex(graph), GraphEdit(graph)
+    for node in edit.read_nodes():
+        user = index.find_only_user(node.output)
+        found = _find_mask(node, index) if user is not None and user.kind == "softmax" else None
+        if found is None:
+            edit.nodes.append(node)
+            continue
+        scores, kept = found
+        offset = _find_offset(kept, index.values[node.output].shape[-2:])
+        same = index.values[scores].shape == index.values[node.output].shape
+        if kept.all() and same:
+            edit.aliases[node.output] = scores
+        elif offset is not None and same:
+            attributes = {"function": "causal_mask", "offset": offset}
+            edit.nodes.append(replace(node, inputs=(scores,), attributes=attributes))
+        else:
+            edit.nodes.append(node)
+    return edit.finish()
+
+
+def _find_mask(node: Node, index: GraphIndex) -> tuple[str, np.ndarray] | None:
+    """The scores that a node masks, and which of them it keeps; None for a node that does something else."""
+    function = node.attributes.get("function")
+    if function == "add":
+        for scores, mask in (node.inputs, node.inputs[::-1]):
+            data = index.values[mask].data
+            if data is None or index.values[mask].size < 2:
+                continue
+            data = data.astype(np.float64)
+            if np.all((data == 0) | (data <= _LOWEST)):
+                return scores, data == 0
+    if function == "where":
+        chosen, kept, low = (index.values[name] for name in node.inputs)
+        if chosen.data is not None and low.data is not None and low.size == 1:
+            is_low = float(low.data.astype(np.float64).reshape(())) <= _LOWEST
+            return (kept.name, chosen.data.astype(bool)) if is_low else None
+    return None
+
+
+def _find_offset(kept: np.ndarray, shape: tuple[int, ...]) -> int | None:
+    """The offset of the diagonal above which a mask keeps nothing; None for another mask."""
+    if kept.ndim < 2 or kept.shape[-2:] != shape or kept.size != kept.shape[-2] * kept.shape[-1]:
+        return None
+    matrix = kept.reshape(shape)
+    offset = int(matrix[0].sum()) - 1
+    rows, columns = np.indices(shape, sparse=True)
+    return offset if offset >= 0 and np.array_equal(matrix, columns <= rows + offset) else None
+
+
+def _drop_guards(graph: Graph) -> Graph:
+    """where(isnan(y), 0, y) as y, y being a softmax of scores whose rows all keep some score."""
+    index, edit = GraphIndex(graph), GraphEdit(graph)
+    for node in edit.read_nodes():
+        y = _find_guarded(node, index)
+        softmax = index.producers.get(y) if y is not None else None
+        if y is not None and softmax is not None and _keeps_some(softmax, index):
+            edit.aliases[node.output] = y
+        else:
+            edit.nodes.append(node)
+    return edit.finish()
+
+
+def _find_guarded(node: Node, index: GraphIndex) -> str | None:
+    """y of where(y != y, 0, y)."""
+    if node.attributes.get("function") != "where":
+        return None
+    condition, zero, y = node.inputs
+    test, number = index.producers.get(condition), index.values[zero]
+    is_nan = test is not None and test.attributes.get("function") == "not_equal"
+    if test is not None and test.attributes.get("function") == "logical_not":
+        test = index.producers.get(test.inputs[0])
+        is_nan = test is not None and test.attributes.get("function") == "equal"
+    if test is None or not is_nan or set(test.inputs) != {y}:
+        return None
+    return y if number.data is not None and not np.any(number.data.astype(np.float64)) else None
+
+
+def _keeps_some(softmax: Node, index: GraphIndex) -> bool:
+    """Whether no row of a softmax is masked as a whole, as far as a mask is a constant; other masks may."""
+    node = index.producers.get(softmax.inputs[0])
+    while node is not None and (node.kind in ("cast", "reshape") or _is_scale(node, index)):
+        name = _find_factors(node, index)[0] if _is_scale(node, index) else node.inputs[0]
+        node = index.producers.get(name)
+    if softmax.kind != "softmax" or node is None:
+        return False
+    if node.attributes.get("function") == "causal_mask":
+        return bool(node.attributes["offset"] >= 0)
+    mask = _find_mask(node, index)
+    return node.kind == "matmul" or (mask is not None and bool(mask[1].any(-1).all()))
+
+
+def _is_scale(node: Node, index: GraphIndex) -> bool:
+    return node.attributes.get("function") == "mul" and bool(_find_factors(node, index)[0])

@@ -1,0 +1,1 @@
+"""Reads modules and programs of PyTorch. It imports PyTorch inside functions only."""

@@ -1,0 +1,256 @@
+"""Readers of convolutions, matrix products and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, ValueName
+
+
+def spread(entries: Any, count: int) -> tuple[int, ...]:
+    """One entry for each of `count` dimensions: a number or a list of one holds for all."""
+    listed = list(entries) if isinstance(entries, list | tuple) else [entries]
+    return tuple(int(e) for e in (listed * count if len(listed) == 1 else listed))
+
+
+def pad_convolution(
+    padding: Any, kernel: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each spatial dimension, also of "same" and "valid"."""
+    if padding == "valid":
+        return ((0, 0),) * len(kernel)
+    if padding == "same":
+        totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return tuple((t // 2, t - t // 2) for t in totals)
+    return tuple((p, p) for p in spread(padding, len(kernel)))
+
+
+def read_convolution(call: OperatorCall) -> ValueName:
+    """`conv1d` to `conv3d`, `convolution` and the transposed ones. Inputs without a batch get one."""
+    weight, transposed = call["weight"], "transpose" in call.target or call.get("transposed", False)
+    kernel = call.shape(weight)[2:]
+    rank = len(kernel)
+    x, result = call["input"], call.result_shape
+    if len(call.shape(x)) == rank + 1:
+        x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+    dilation = spread(call["dilation"], rank)
+    attributes: dict[str, Any] = {
+        "stride": spread(call["stride"], rank),
+        "padding": pad_convolution(call["padding"], kernel, dilation),
+        "dilation": dilation,
+        "groups": int(call["groups"]),
+    }
+    if transposed:
+        attributes["output_padding"] = spread(call["output_padding"], rank)
+    inputs = [v for v in (x, weight, call.get("bias")) if v is not None]
+    made = call.emit("conv_transpose" if transposed else "conv", inputs, result, **attributes)
+    return call.reshape(made, call.result_shape)
+
+
+def multiply(call: OperatorCall, a: ValueName, b: ValueName) -> ValueName:
+    """A matrix product as `torch.matmul`: a vector on the left is a row, on the right a column."""
+    left, right = call.shape(a), call.shape(b)
+    dtype = call.result_dtype
+    x = call.reshape(call.cast(a, dtype), (1, *left)) if len(left) == 1 else call.cast(a, dtype)
+    y = call.reshape(call.cast(b, dtype), (*right, 1)) if len(right) == 1 else call.cast(b, dtype)
+    batch = np.broadcast_shapes(call.shape(x)[:-2], call.shape(y)[:-2])
+    made = call.emit("matmul", (x, y), (*batch, call.shape(x)[-2], call.shape(y)[-1]))
+    rows = () if len(left) == 1 else (left[-2],)
+    columns = () if len(right) == 1 else (right[-1],)
+    return call.reshape(made, (*batch, *rows, *columns))
+
+
+def read_linear(call: OperatorCall) -> ValueName:
+    """`linear`: the weight, stored (out, in), is transposed."""
+    weight = call["weight"]
+    if len(call.shape(weight)) == 2:
+        weight = call.permute(weight, (1, 0))
+    made = multiply(call, call["input"], weight)
+    return call.apply("add", made, call["bias"]) if call.get("bias") else made
+
+
+def read_matmul(call: OperatorCall) -> ValueName:
+    """`matmul`, `mm`, `bmm`, `mv` and `dot`."""
+    if "out_dtype" in call.arguments:
+        raise NotCoveredError("a product whose result has another type than its factors")
+    a = call["self"]
+    b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
+    return multiply(call, a, b)
+
+
+def read_outer(call: OperatorCall) -> ValueName:
+    """`outer` of two vectors."""
+    a, b = call["self"], call.get("vec2")
+    return call.apply("mul", call.reshape(a, (*call.shape(a), 1)), b)
+
+
+def read_matmul_and_add(call: OperatorCall) -> ValueName:
+    """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
+    if "out_dtype" in call.arguments:
+        raise NotCoveredError("a product whose result has another type than its factors")
+    names = (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec"))
+    a, b = next((call[x], call[y]) for x, y in names if x in call.arguments)
+    made = multiply(call, a, b)
+    if call["alpha"] != 1:
+        made = call.apply("mul", made, call["alpha"])
+    if call["beta"] == 0:
+        return made
+    added = call["self"] if call["beta"] == 1 else call.apply("mul", call["self"], call["beta"])
+    return call.apply("add", made, added)
+
+
+def read_einsum(call: OperatorCall) -> ValueName:
+    """`einsum` by sums, permutes and matrix products, the tensors from left to right."""
+    inputs, output = split_equation(call)
+    tensors = [call.cast(v, call.result_dtype) for v in call["tensors"]]
+    made, labels = tensors[0], inputs[0]
+    for i, (value, others) in enumerate(zip(tensors[1:], inputs[1:], strict=True)):
+        later = set(output).union(*inputs[i + 2 :])
+        made, labels = contract(call, (made, labels), (value, others), later)
+    made, labels = sum_out(call, made, labels, set(output))
+    return arrange(call, made, labels, output)
+
+
+def contract(
+    call: OperatorCall, left: tuple[ValueName, str], right: tuple[ValueName, str], later: set[str]
+) -> tuple[ValueName, str]:
+    """The product of two tensors with labels, summed over the labels that are not used later."""
+    a, left_labels = sum_out(call, *left, later | set(right[1]))
+    b, right_labels = sum_out(call, *right, later | set(left[1]))
+    sizes: dict[str, int] = {}
+    for labels, value in ((left_labels, a), (right_labels, b)):
+        for label, size in zip(labels, call.shape(value), strict=True):
+            if sizes.setdefault(label, size) != size:
+                raise NotCoveredError("einsum that broadcasts a dimension of 1")
+    batch = "".join(label for label in left_labels if label in right_labels and label in later)
+    summed = "".join(label for label in left_labels if label in right_labels and label not in later)
+    rows = "".join(label for label in left_labels if label not in right_labels)
+    columns = "".join(label for label in right_labels if label not in left_labels)
+    m, n, k = (prod(sizes[label] for label in labels) for labels in (rows, columns, summed))
+    outer = tuple(sizes[label] for label in batch)
+    x = call.reshape(arrange(call, a, left_labels, batch + rows + summed), (*outer, m, k))
+    y = call.reshape(arrange(call, b, right_labels, batch + summed + columns), (*outer, k, n))
+    made = call.emit("matmul", (x, y), (*outer, m, n))
+    labels = batch + rows + columns
+    return call.reshape(made, [sizes[label] for label in labels]), labels
+
+
+def split_equation(call: OperatorCall) -> tuple[list[str], str]:
+    """Labels of each tensor and of the result, with "..." written out."""
+    equation = call["equation"].replace(" ", "")
+    left, arrow, output = equation.partition("->")
+    inputs = left.split(",")
+    free = iter(c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation)
+    ranks = [
+        len(call.shape(v)) - len(labels.replace("...", ""))
+        for v, labels in zip(call["tensors"], inputs, strict=True)
+        if "..." in labels
+    ]
+    dots = "".join(next(free) for _ in range(max(ranks, default=0)))
+    written = []
+    for value, labels in zip(call["tensors"], inputs, strict=True):
+        rank = len(call.shape(value)) - len(labels.replace("...", ""))
+        written.append(labels.replace("...", dots[len(dots) - rank :]))
+        if len(set(written[-1])) != len(written[-1]):
+            raise NotCoveredError("einsum that takes a diagonal")
+    if not arrow:
+        plain = "".join(written)
+        output = "..." + "".join(sorted(c for c in set(plain) - set(dots) if plain.count(c) == 1))
+    return written, output.replace("...", dots)
+
+
+def sum_out(call: OperatorCall, value: ValueName, labels: str, kept: set[str]) -> tuple[ValueName, str]:
+    """The value summed over the labels that nothing else uses."""
+    axes = [i for i, label in enumerate(labels) if label not in kept]
+    if not axes:
+        return value, labels
+    return call.reduce("sum", value, axes, False), "".join(label for label in labels if label in kept)
+
+
+def arrange(call: OperatorCall, value: ValueName, labels: str, order: str) -> ValueName:
+    """Dimensions in the order of `order`."""
+    if sorted(labels) != sorted(order):
+        raise NotCoveredError("einsum that repeats a label of the result")
+    return call.permute(value, [labels.index(label) for label in order])
+
+
+def read_attention(call: OperatorCall) -> ValueName:
+    """`scaled_dot_product_attention`. Key and value heads that were repeated for the query heads are read
+    once. A mask is added to the scores; False in one of type bool takes an element out."""
+    q, k, v, mask = call["query"], call["key"], call["value"], call.get("attn_mask")
+    if call.get("dropout_p", 0.0):
+        raise NotCoveredError("attention with dropout")
+    scale = call.get("scale", 1.0 / np.sqrt(call.shape(q)[-1]))
+    mask, is_causal = simplify_mask(call, mask, bool(call.get("is_causal", False)))
+    if len(call.shape(q)) == 2 or len(call.shape(q)) == 3:
+        q, k, v = (call.reshape(x, (*call.shape(x)[:-2], 1, *call.shape(x)[-2:])) for x in (q, k, v))
+        if mask and len(call.shape(mask)) > 2:
+            mask = call.reshape(mask, (*call.shape(mask)[:-2], 1, *call.shape(mask)[-2:]))
+    shared = find_shared_heads(call, k), find_shared_heads(call, v)
+    if shared[0] and shared[1] and call.shape(shared[0])[-3] == call.shape(shared[1])[-3]:
+        k, v = shared
+    inputs = [q, k, v] + ([mask] if mask else [])
+    shape = (*call.shape(q)[:-1], call.shape(v)[-1])
+    made = call.emit("attention", inputs, shape, scale=float(scale), is_causal=is_causal)
+    return call.reshape(made, call.result_shape)
+
+
+def simplify_mask(
+    call: OperatorCall, mask: ValueName | None, is_causal: bool
+) -> tuple[ValueName | None, bool]:
+    """The mask and whether attention is causal: a constant mask of True alone is none, and one of the lower
+    triangle is causal."""
+    tensor = call.reading.tensors.get(mask) if mask else None
+    if tensor is None or tensor.is_meta or str(tensor.dtype) != "torch.bool" or not tensor.numel():
+        return mask, is_causal
+    if bool(tensor.all()):
+        return None, is_causal
+    if not is_causal and bool((tensor == tensor.new_ones(tensor.shape).tril()).all()) and tensor.ndim > 1:
+        rows, columns = tensor.shape[-2:]
+        if (rows, columns) == (call.shape(call["query"])[-2], call.shape(call["key"])[-2]):
+            return None, True
+    return mask, is_causal
+
+
+def find_shared_heads(call: OperatorCall, value: ValueName) -> ValueName | None:
+    """The heads before each was repeated for several query heads: [b, h, t, d] -> [b, h, r, t, d] by
+    expand -> [b, h * r, t, d]."""
+    nodes = call.reading.producers
+    chain = []
+    current: str = value
+    while (node := nodes.get(current)) is not None and node.kind in ("reshape", "expand", "copy"):
+        chain.append(node)
+        current = node.inputs[0]
+        if node.kind == "expand":
+            break
+    if not chain or chain[-1].kind != "expand":
+        return None
+    before, after = call.shape(chain[-1].inputs[0]), call.shape(chain[-1].output)
+    grew = [i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x != y]
+    rank = len(call.shape(value))
+    if len(before) != len(after) or len(after) != rank + 1 or grew != [rank - 2]:
+        return None
+    heads = (*before[: rank - 2], *before[rank - 1 :])
+    joined = (*after[: rank - 3], after[rank - 3] * after[rank - 2], *after[rank - 1 :])
+    if joined != call.shape(value):
+        return None
+    source = nodes.get(chain[-1].inputs[0])
+    if source is not None and source.kind == "reshape" and call.shape(source.inputs[0]) == heads:
+        return ValueName(source.inputs[0])
+    return call.reshape(ValueName(chain[-1].inputs[0]), heads)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), read_convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), read_convolution),
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), read_matmul),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), read_matmul_and_add),
+    "linear": read_linear,
+    "outer": read_outer,
+    "einsum": read_einsum,
+    "scaled_dot_product_attention": read_attention,
+}

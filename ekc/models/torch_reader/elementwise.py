@@ -1,0 +1,312 @@
+"""Readers of elementwise operators, comparisons and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    Operand,
+    OperatorCall,
+    ValueName,
+    is_floating,
+)
+
+
+def read_unary(function: str, **attributes: Any) -> Handler:
+    """Reader of an operator of one tensor."""
+    return lambda call: call.apply(function, call["self"], **attributes)
+
+
+def read_binary(function: str) -> Handler:
+    """Reader of an operator of two tensors or numbers of the type of the result."""
+
+    def read(call: OperatorCall) -> ValueName:
+        left, right = call["self"], call["other"]
+        if call.get("alpha", 1) != 1:
+            right = call.apply("mul", right, call["alpha"])
+        if (
+            function == "mul"
+            and isinstance(left, ValueName)
+            and not isinstance(right, ValueName)
+            and right == 1
+        ):
+            return call.cast(left, call.result_dtype)
+        return call.apply(function, left, right)
+
+    return read
+
+
+def read_comparison(function: str) -> Handler:
+    """Reader of a comparison: both sides are cast to their common type."""
+
+    def read(call: OperatorCall) -> ValueName:
+        sides = (call["self"], call["other"])
+        common = find_common_dtype(call, sides)
+        return call.connect(function, [call.convert(side, common) for side in sides], np.dtype(bool))
+
+    return read
+
+
+def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
+    """The type that PyTorch compares in. Numbers and tensors without dimensions do not widen."""
+    import torch
+
+    empty = [
+        torch.empty(call.shape(x), dtype=call.torch_dtypes[x], device="meta")
+        if isinstance(x, ValueName)
+        else x
+        for x in operands
+    ]
+    common = torch.result_type(*empty)
+    return call.reading.find_dtype(call.name, torch.empty((), dtype=common, device="meta"))
+
+
+def read_logical(function: str) -> Handler:
+    """Reader of logical operators; tensors that are not bool are compared with 0."""
+
+    def read(call: OperatorCall) -> ValueName:
+        names = [name for name in ("self", "other") if name in call.arguments]
+        if "logical" not in call.target and call.result_dtype != np.dtype(bool):
+            raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
+        values = []
+        for name in names:
+            value = (
+                call.convert(call[name], np.dtype(bool))
+                if not isinstance(call[name], ValueName)
+                else call[name]
+            )
+            if call.dtype(value) != np.dtype(bool):
+                zero = call.reading.add_number(0, call.dtype(value))
+                value = call.connect("not_equal", (value, zero), np.dtype(bool))
+            values.append(value)
+        return call.connect(function, values, np.dtype(bool))
+
+    return read
+
+
+def read_gelu(call: OperatorCall) -> ValueName:
+    """`gelu`, by erf or by tanh."""
+    return call.apply("gelu" if call["approximate"] == "none" else "gelu_tanh", call["self"])
+
+
+def clamp(call: OperatorCall, value: Operand, minimum: Any, maximum: Any) -> ValueName:
+    """Limits of a value: numbers, tensors or None."""
+    if isinstance(minimum, ValueName) or isinstance(maximum, ValueName):
+        made = value if minimum is None else call.apply("maximum", value, minimum)
+        made = made if maximum is None else call.apply("minimum", made, maximum)
+        return call.convert(made, call.result_dtype)
+    bounds = [None if x is None else float(x) for x in (minimum, maximum)]
+    return call.apply("clamp", value, minimum=bounds[0], maximum=bounds[1])
+
+
+def read_clamp(call: OperatorCall) -> ValueName:
+    """`clamp` and its halves, and `hardtanh`."""
+    low = call.get("min", call.get("min_val"))
+    return clamp(call, call["self"], low, call.get("max", call.get("max_val")))
+
+
+def read_elu(call: OperatorCall) -> ValueName:
+    """`elu`, `celu`, `selu`: scale * x for positive x, else scale * alpha * (exp(input_scale * x) - 1)."""
+    x, alpha, scale, inner = call["self"], float(call["alpha"]), call["scale"], call["input_scale"]
+    if inner == 1:
+        made = call.apply("elu", x, alpha=alpha)
+    else:
+        curve = call.apply("sub", call.apply("exp", call.apply("mul", x, inner)), 1.0)
+        zero = call.reading.add_number(0.0, call.dtype(x))
+        positive = call.connect("greater", (x, zero), np.dtype(bool))
+        made = choose(call, positive, x, call.apply("mul", curve, alpha))
+    return made if scale == 1 else call.apply("mul", made, scale)
+
+
+def read_softplus(call: OperatorCall) -> ValueName:
+    """log(1 + exp(beta x)) / beta, and x above the threshold."""
+    x, beta = call["self"], call["beta"]
+    scaled = x if beta == 1 else call.apply("mul", x, beta)
+    curve = call.apply("log", call.apply("add", call.apply("exp", scaled), 1.0))
+    curve = curve if beta == 1 else call.apply("div", curve, beta)
+    limit = call.reading.add_number(float(call["threshold"]), call.dtype(scaled))
+    above = call.connect("greater", (scaled, limit), np.dtype(bool))
+    return call.connect("where", (above, x, curve), call.result_dtype)
+
+
+def read_prelu(call: OperatorCall) -> ValueName:
+    """x where it is positive, else weight * x; a weight for each channel."""
+    x, weight = call["self"], call["weight"]
+    rank = len(call.shape(x))
+    if call.reading.builder.values[weight].size > 1 or call.shape(weight):
+        shape = [1] * rank
+        if rank > 1:
+            shape[1] = call.reading.builder.values[weight].size
+        weight = call.reshape(weight, shape)
+    zero = call.reading.add_number(0.0, call.dtype(x))
+    positive = call.connect("greater", (x, zero), np.dtype(bool))
+    return call.connect("where", (positive, x, call.apply("mul", x, weight)), call.result_dtype)
+
+
+def read_rsub(call: OperatorCall) -> ValueName:
+    """other - alpha * self."""
+    left = call["self"] if call.get("alpha", 1) == 1 else call.apply("mul", call["self"], call["alpha"])
+    return call.apply("sub", call["other"], left)
+
+
+def read_division(call: OperatorCall) -> ValueName:
+    """`div` with its rounding, and `floor_divide`."""
+    mode = "floor" if "floor_divide" in call.target else call.get("rounding_mode")
+    if mode is None:
+        return call.apply("div", call["self"], call["other"])
+    if mode != "floor" or not is_floating(call.result_dtype):
+        raise NotCoveredError(f"division of {call.result_dtype} rounded by {mode!r}")
+    return call.apply("floor", call.apply("div", call["self"], call["other"]))
+
+
+POWERS: Mapping[float, str] = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+
+def read_power(call: OperatorCall) -> ValueName:
+    """`pow`: the common exponents by functions of their own."""
+    base, exponent = call["self"], call["exponent"]
+    if isinstance(base, ValueName) and not isinstance(exponent, ValueName):
+        value = call.cast(base, call.result_dtype)
+        if exponent == 1:
+            return value
+        if exponent == 2 or (exponent in POWERS and is_floating(call.result_dtype)):
+            return call.apply(POWERS[float(exponent)], value)
+    return call.apply("power", base, exponent)
+
+
+def read_where(call: OperatorCall) -> ValueName:
+    """`where` of a condition."""
+    if "other" not in call.arguments:
+        raise NotCoveredError("where with only a condition: its shape depends on data")
+    return choose(call, call["condition"], call["self"], call["other"])
+
+
+def choose(call: OperatorCall, condition: ValueName, chosen: Operand, other: Operand) -> ValueName:
+    """`chosen` where the condition holds, else `other`."""
+    sides = [call.convert(side, call.result_dtype) for side in (chosen, other)]
+    return call.connect("where", (condition, *sides), call.result_dtype)
+
+
+def read_masked_fill(call: OperatorCall) -> ValueName:
+    """A value where the mask holds."""
+    return choose(call, call["mask"], call["value"], call["self"])
+
+
+def read_products_added(function: str) -> Handler:
+    """`addcmul` and `addcdiv`: self + value * (tensor1 function tensor2)."""
+
+    def read(call: OperatorCall) -> ValueName:
+        made = call.apply(function, call["tensor1"], call["tensor2"])
+        if call["value"] != 1:
+            made = call.apply("mul", made, call["value"])
+        return call.apply("add", call["self"], made)
+
+    return read
+
+
+def read_lerp(call: OperatorCall) -> ValueName:
+    """self + weight * (end - self)."""
+    difference = call.apply("sub", call["end"], call["self"])
+    return call.apply("add", call["self"], call.apply("mul", difference, call["weight"]))
+
+
+def read_exponential(factor: float, shift: float) -> Handler:
+    """exp(factor * x) + shift: `exp2`, `expm1`."""
+
+    def read(call: OperatorCall) -> ValueName:
+        x = call["self"] if factor == 1 else call.apply("mul", call["self"], factor)
+        made = call.apply("exp", x)
+        return made if shift == 0 else call.apply("add", made, shift)
+
+    return read
+
+
+def read_logarithm(factor: float, shift: float) -> Handler:
+    """factor * log(x + shift): `log2`, `log10`, `log1p`."""
+
+    def read(call: OperatorCall) -> ValueName:
+        x = call["self"] if shift == 0 else call.apply("add", call["self"], shift)
+        made = call.apply("log", x)
+        return made if factor == 1 else call.apply("mul", made, factor)
+
+    return read
+
+
+def read_cast(call: OperatorCall) -> ValueName:
+    """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
+    value = next(call[name] for name in ("self", "input") if name in call.arguments)
+    return call.cast(value, call.result_dtype)
+
+
+def read_fill(default: float) -> Handler:
+    """Reader of operators that give a tensor of one number: the argument, or `default`."""
+
+    def read(call: OperatorCall) -> ValueName:
+        number = call.convert(call.get("value", call.get("fill_value", default)), call.result_dtype)
+        return call.expand(call.cast(number, call.result_dtype), call.result_shape)
+
+    return read
+
+
+def read_threshold(call: OperatorCall) -> ValueName:
+    """x above the threshold, else the value."""
+    limit = call.reading.add_number(float(call["threshold"]), call.dtype(call["self"]))
+    above = call.connect("greater", (call["self"], limit), np.dtype(bool))
+    return choose(call, above, call["self"], call["value"])
+
+
+UNARY = (
+    "relu silu sigmoid tanh erf exp log sqrt rsqrt neg hardswish hardsigmoid reciprocal square abs sin cos"
+    " floor ceil round sign"
+)
+HANDLERS: Mapping[str, Handler] = {
+    **{name: read_unary(name) for name in UNARY.split()},
+    **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum", "remainder")},
+    **{
+        name: read_comparison(function)
+        for name, function in {
+            "eq": "equal",
+            "ne": "not_equal",
+            "lt": "less",
+            "le": "less_equal",
+            "gt": "greater",
+            "ge": "greater_equal",
+        }.items()
+    },
+    **{
+        f"{kind}_{name}": read_logical(f"logical_{name}")
+        for kind in ("logical", "bitwise")
+        for name in ("and", "or", "not")
+    },
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), read_clamp),
+    "__and__": read_logical("logical_and"),
+    "__or__": read_logical("logical_or"),
+    **dict.fromkeys(("div", "true_divide", "floor_divide"), read_division),
+    **dict.fromkeys(("to", "_to_copy", "type_as"), read_cast),
+    "relu6": lambda call: clamp(call, call["self"], 0.0, 6.0),
+    "leaky_relu": lambda call: call.apply("leaky_relu", call["self"], slope=float(call["negative_slope"])),
+    "gelu": read_gelu,
+    "elu": read_elu,
+    "softplus": read_softplus,
+    "prelu": read_prelu,
+    "rsub": read_rsub,
+    "pow": read_power,
+    "where": read_where,
+    "masked_fill": read_masked_fill,
+    "addcmul": read_products_added("mul"),
+    "addcdiv": read_products_added("div"),
+    "lerp": read_lerp,
+    "exp2": read_exponential(float(np.log(2.0)), 0.0),
+    "expm1": read_exponential(1.0, -1.0),
+    "log2": read_logarithm(float(1 / np.log(2.0)), 0.0),
+    "log10": read_logarithm(float(1 / np.log(10.0)), 0.0),
+    "log1p": read_logarithm(1.0, 1.0),
+    "threshold": read_threshold,
+    **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
+    **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),
+}

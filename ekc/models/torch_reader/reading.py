@@ -1,0 +1,254 @@
+"""A call of an operator of PyTorch: its arguments by name, and methods that add nodes to the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from ekc.errors import InvalidInput
+from ekc.models.graph import GraphBuilder, Node, parse_value_dtype
+
+Number: TypeAlias = bool | int | float
+
+
+class ValueName(str):
+    """Name of a value of the graph, where an argument of an operator is a tensor."""
+
+    __slots__ = ()
+
+
+Operand: TypeAlias = ValueName | Number
+Outputs: TypeAlias = ValueName | tuple[ValueName | None, ...]
+
+
+class NotCoveredError(Exception):
+    """No kind of node does what these arguments ask for; the message is the reason."""
+
+
+@dataclass
+class Reading:
+    """A program being read."""
+
+    builder: GraphBuilder
+    dtype: np.dtype[Any] | None
+    """Type that every floating tensor is read as; None: as it is."""
+    tensors: dict[str, Any] = field(default_factory=dict)
+    """Constant -> its torch tensor; on the meta device where the program does not hold its elements."""
+    producers: dict[str, Node] = field(default_factory=dict)
+    """Value -> the node that computes it."""
+    clamped: int = 0
+    """Constants whose elements were limited to the range of `dtype`."""
+
+    def find_dtype(self, name: str, tensor: Any) -> np.dtype[Any]:
+        """Element type of a torch tensor in the graph. Raises `InvalidInput` for complex and float64."""
+        found = parse_value_dtype(name, str(tensor.dtype).removeprefix("torch."))
+        if not is_floating(found):
+            return found
+        if self.dtype is not None:
+            return self.dtype
+        if found == np.float64:
+            raise InvalidInput(
+                f"{name}: tensors of type float64 are not supported; give dtype='float32' (--dtype float32)"
+            )
+        return found
+
+    def add_number(self, number: Number, dtype: np.dtype[Any]) -> ValueName:
+        """A constant without dimensions. Floating numbers are float64, whatever the type of the model: an eps
+        of 1e-12 stays one in float16."""
+        found = np.dtype(np.float64) if is_floating(dtype) else dtype
+        name = ValueName(f"{number!r}:{found}")
+        if name not in self.builder.values:
+            with np.errstate(over="ignore"):
+                data = np.asarray(self.limit(np.asarray(number)), found)
+            self.builder.add_constant(name, data)
+        return name
+
+    def limit(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Finite elements beyond the range of `dtype` become its largest number: masks of -3.4e38 do."""
+        if self.dtype is None or data.dtype.kind not in "fiV" or not data.size:
+            return data
+        largest = float(ml_dtypes.finfo(self.dtype).max)  # type: ignore[no-untyped-call]
+        wide = data.astype(np.float64) if data.dtype.kind == "V" else data
+        beyond = np.isfinite(wide) & (np.abs(wide) > largest)
+        if data.dtype.kind == "i" or not beyond.any():
+            return data
+        self.clamped += 1
+        return np.where(beyond, np.sign(wide) * largest, wide)
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are floating numbers, of `ml_dtypes` too."""
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
+
+
+@dataclass
+class OperatorCall:
+    """One call of an operator of PyTorch: arguments by the names of its schema, tensors as `ValueName`."""
+
+    reading: Reading
+    target: str
+    """Name such as `aten.conv2d.default`."""
+    name: str
+    """Name of the nodes that are made: the path of the module."""
+    output: str
+    """Name of the value; further ones have a number behind it."""
+    arguments: Mapping[str, Any]
+    result: Any
+    """Tensor without elements, or several, that the call gives: shapes and types."""
+    torch_dtypes: Mapping[str, Any]
+    """Type in PyTorch of each tensor among the arguments."""
+    values_made: int = 0
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or `default` where the operator has none of this name or it is None."""
+        found = self.arguments.get(name)
+        return default if found is None else found
+
+    @property
+    def first_result(self) -> Any:
+        """The only result, or the first of several."""
+        return self.result[0] if isinstance(self.result, tuple | list) else self.result
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of the first result."""
+        return tuple(int(e) for e in self.first_result.shape)
+
+    @property
+    def result_dtype(self) -> np.dtype[Any]:
+        """Element type of the first result, in the graph."""
+        return self.reading.find_dtype(self.name, self.first_result)
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Shape of a value."""
+        return self.reading.builder.values[value].shape
+
+    def dtype(self, value: str) -> np.dtype[Any]:
+        """Element type of a value."""
+        return self.reading.builder.values[value].dtype
+
+    def axis(self, axis: int, value: str, extra: int = 0) -> int:
+        """An axis counted from 0; `extra` dimensions are added by the operator."""
+        return int(axis) % max(1, len(self.shape(value)) + extra)
+
+    def axes(self, axes: int | Sequence[int] | None, value: str) -> tuple[int, ...]:
+        """Axes counted from 0, in order; all of them for None and for none."""
+        rank = len(self.shape(value))
+        if axes is None or (isinstance(axes, list | tuple) and not axes):
+            return tuple(range(rank))
+        listed = [axes] if isinstance(axes, int) else axes
+        return tuple(sorted(self.axis(axis, value) for axis in listed)) if rank else ()
+
+    def emit(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        dtype: np.dtype[Any] | None = None,
+        **attributes: Any,
+    ) -> ValueName:
+        """Add a node and the value it computes, of the type of the result unless `dtype` says otherwise."""
+        self.values_made += 1
+        value = ValueName(self.output if self.values_made == 1 else f"{self.output}.{self.values_made}")
+        self.reading.builder.add_value(value, shape, self.result_dtype if dtype is None else dtype)
+        self.reading.builder.add_node(kind, self.name, inputs, value, **attributes)
+        self.reading.producers[value] = self.reading.builder.nodes[-1]
+        return value
+
+    def constant(self, label: str, data: np.ndarray[Any, Any]) -> ValueName:
+        """A constant that the operator implies, such as a mask."""
+        return ValueName(self.reading.builder.add_constant(f"{self.output}.{label}", data))
+
+    def cast(self, value: ValueName, dtype: np.dtype[Any]) -> ValueName:
+        """The value in another type."""
+        return value if self.dtype(value) == dtype else self.emit("cast", (value,), self.shape(value), dtype)
+
+    def apply(
+        self, function: str, *operands: Operand, dtype: np.dtype[Any] | None = None, **attributes: Any
+    ) -> ValueName:
+        """Add an elementwise node. Operands are cast to the type of the result; comparisons and `where`
+        prepare theirs before. Floating constants without dimensions keep their type."""
+        found = self.result_dtype if dtype is None else dtype
+        values = [self.convert(operand, found) for operand in operands]
+        return self.connect(function, values, found, **attributes)
+
+    def connect(
+        self, function: str, values: Sequence[ValueName], dtype: np.dtype[Any], **attributes: Any
+    ) -> ValueName:
+        """Add an elementwise node to values as they are."""
+        shape = np.broadcast_shapes(*(self.shape(v) for v in values))
+        return self.emit("elementwise", values, shape, dtype, function=function, **attributes)
+
+    def convert(self, operand: Operand, dtype: np.dtype[Any]) -> ValueName:
+        """An operand as a value of a type."""
+        if not isinstance(operand, ValueName):
+            return self.reading.add_number(operand, dtype)
+        value = self.reading.builder.values[operand]
+        number = value.is_constant and not value.shape and is_floating(value.dtype)
+        return operand if number and is_floating(dtype) else self.cast(operand, dtype)
+
+    def reshape(self, value: ValueName, shape: Sequence[int]) -> ValueName:
+        """The value with another shape."""
+        found = tuple(int(e) for e in shape)
+        if found == self.shape(value):
+            return value
+        return self.emit("reshape", (value,), found, self.dtype(value))
+
+    def permute(self, value: ValueName, order: Sequence[int]) -> ValueName:
+        """The value with its dimensions in another order."""
+        if tuple(order) == tuple(range(len(order))):
+            return value
+        shape = [self.shape(value)[axis] for axis in order]
+        return self.emit("permute", (value,), shape, self.dtype(value), order=tuple(order))
+
+    def expand(self, value: ValueName, shape: Sequence[int]) -> ValueName:
+        """The value broadcast to a shape."""
+        found = tuple(int(e) for e in shape)
+        if found == self.shape(value):
+            return value
+        return self.emit("expand", (value,), found, self.dtype(value))
+
+    def slice(self, value: ValueName, axis: int, start: int, stop: int, step: int = 1) -> ValueName:
+        """Elements start, start + step, ... before stop of an axis."""
+        shape = list(self.shape(value))
+        start, stop = min(start, shape[axis]), min(stop, shape[axis])
+        if (start, stop, step) == (0, shape[axis], 1):
+            return value
+        shape[axis] = max(0, -(-(stop - start) // step))
+        return self.emit(
+            "slice", (value,), shape, self.dtype(value), axis=axis, start=start, stop=stop, step=step
+        )
+
+    def concat(self, values: Sequence[ValueName], axis: int) -> ValueName:
+        """Values after each other along an axis. Values without elements are left out."""
+        parts = [v for v in values if self.reading.builder.values[v].size]
+        if len(parts) <= 1:
+            return parts[0] if parts else values[0]
+        shape = list(self.shape(parts[0]))
+        shape[axis] = sum(self.shape(v)[axis] for v in parts)
+        return self.emit("concat", parts, shape, self.dtype(parts[0]), axis=axis)
+
+    def reduce(
+        self,
+        combine: str,
+        value: ValueName,
+        axes: Sequence[int],
+        keepdims: bool,
+        dtype: np.dtype[Any] | None = None,
+    ) -> ValueName:
+        """A reduction over axes."""
+        shape = [1 if i in axes else e for i, e in enumerate(self.shape(value)) if keepdims or i not in axes]
+        found = self.dtype(value) if dtype is None else dtype
+        return self.emit(
+            "reduce", (value,), shape, found, combine=combine, axes=tuple(axes), keepdims=bool(keepdims)
+        )
+
+
+Handler: TypeAlias = Callable[[OperatorCall], Outputs]

@@ -1,0 +1,262 @@
+"""Readers of softmax, norms, reductions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ekc.models.torch_reader.contractions import spread
+from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+
+
+def read_softmax(call: OperatorCall) -> ValueName:
+    """`softmax`, in the type that is asked for."""
+    x = call.cast(call["self"], call.result_dtype)
+    return call.emit("softmax", (x,), call.result_shape, axis=call.axis(call["dim"], x))
+
+
+def read_log_softmax(call: OperatorCall) -> ValueName:
+    """`log_softmax`: x - max - log(sum(exp(x - max)))."""
+    x = call.cast(call["self"], call.result_dtype)
+    axes = (call.axis(call["dim"], x),)
+    shifted = call.apply("sub", x, call.reduce("max", x, axes, True))
+    total = call.reduce("sum", call.apply("exp", shifted), axes, True)
+    return call.apply("sub", shifted, call.apply("log", total))
+
+
+def fill_in(call: OperatorCall, value: ValueName | None, number: float, count: int, label: str) -> ValueName:
+    """A vector of a parameter, or of one number where the operator has none."""
+    if value is not None:
+        return value
+    return call.constant(label, np.full(count, number, call.result_dtype))
+
+
+def read_batch_norm(call: OperatorCall) -> Outputs:
+    """`batch_norm` in inference, with stored mean and variance."""
+    x, mean, variance = call["input"], call.get("running_mean"), call.get("running_var")
+    if call.get("training", False) or mean is None or variance is None:
+        raise NotCoveredError("batch norm by the statistics of the batch; ekc reads stored ones")
+    channels = call.shape(x)[1]
+    weight = fill_in(call, call.get("weight"), 1.0, channels, "weight")
+    bias = fill_in(call, call.get("bias"), 0.0, channels, "bias")
+    inputs = (x, weight, bias, mean, variance)
+    made = call.emit("batch_norm", inputs, call.result_shape, eps=float(call["eps"]))
+    return (made, None, None) if isinstance(call.result, tuple | list) else made
+
+
+def list_affine(call: OperatorCall, x: ValueName, names: tuple[str, ...], shape: Any) -> list[ValueName]:
+    """Inputs of a norm: `weight` is 1 where there is only a bias."""
+    given = [call.get(name) for name in names]
+    if len(given) == 2 and given[0] is None and given[1] is not None:
+        given[0] = call.constant("weight", np.ones(shape, call.result_dtype))
+    return [x, *(v for v in given if v is not None)]
+
+
+def read_layer_norm(call: OperatorCall) -> Outputs:
+    """`layer_norm` and `native_layer_norm`."""
+    shape = tuple(call["normalized_shape"])
+    inputs = list_affine(call, call["input"], ("weight", "bias"), shape)
+    made = call.emit("layer_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(call["eps"]))
+    return (made, None, None) if isinstance(call.result, tuple | list) else made
+
+
+def read_rms_norm(call: OperatorCall) -> Outputs:
+    """`rms_norm`; without eps PyTorch takes the machine epsilon of the type."""
+    import torch
+
+    x, shape = call["input"], tuple(call["normalized_shape"])
+    eps = call.get("eps")
+    if eps is None:
+        eps = torch.finfo(call.first_result.dtype).eps
+    inputs = list_affine(call, x, ("weight",), shape)
+    made = call.emit("rms_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(eps))
+    return (made, None) if isinstance(call.result, tuple | list) else made
+
+
+def read_group_norm(call: OperatorCall) -> Outputs:
+    """`group_norm` and `native_group_norm`."""
+    x = call["input"]
+    groups = call.get("num_groups", call.get("group"))
+    inputs = list_affine(call, x, ("weight", "bias"), (call.shape(x)[1],))
+    made = call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
+    return (made, None, None) if isinstance(call.result, tuple | list) else made
+
+
+def read_reduction(combine: str) -> Handler:
+    """Reader of `sum`, `mean`, `prod`, `amax` and `amin`."""
+
+    def read(call: OperatorCall) -> ValueName:
+        x = call["self"]
+        if combine in ("sum", "mean", "prod"):
+            x = call.cast(x, call.result_dtype)
+        axes = call.axes(call.get("dim"), x)
+        return call.reduce(combine, x, axes, bool(call.get("keepdim", False)))
+
+    return read
+
+
+def read_extreme(combine: str, function: str) -> Handler:
+    """Reader of `max` and `min`: of all elements, or of two tensors. Indices are not covered."""
+
+    def read(call: OperatorCall) -> Outputs:
+        if "other" in call.arguments:
+            return call.apply(function, call["self"], call["other"])
+        if isinstance(call.result, tuple | list):
+            raise NotCoveredError(f"{combine} with the index where it is")
+        return call.reduce(combine, call["self"], call.axes(None, call["self"]), False)
+
+    return read
+
+
+def read_variance(call: OperatorCall) -> Outputs:
+    """`var`, `std` and `var_mean`: the mean of squared differences."""
+    x = call["self"]
+    axes = call.axes(call.get("dim"), x)
+    correction = call.get("correction", float(call.get("unbiased", True)))
+    count = int(np.prod([call.shape(x)[axis] for axis in axes]))
+    if count <= correction:
+        raise NotCoveredError(f"variance of {count} elements with correction {correction}")
+    mean = call.reduce("mean", x, axes, True)
+    squares = call.apply("square", call.apply("sub", x, mean))
+    keepdim = bool(call.get("keepdim", False))
+    made = call.reduce("mean", squares, axes, keepdim)
+    if correction:
+        made = call.apply("mul", made, count / (count - correction))
+    if ".std" in call.target:
+        made = call.apply("sqrt", made)
+    if not isinstance(call.result, tuple | list):
+        return made
+    return (made, call.reshape(mean, tuple(call.result[1].shape)))
+
+
+def read_vector_norm(call: OperatorCall) -> ValueName:
+    """`linalg_vector_norm` of order 1 and 2."""
+    x, order = call.cast(call["self"], call.result_dtype), call["ord"]
+    if order not in (1, 2):
+        raise NotCoveredError(f"norm of order {order}; ekc reads 1 and 2")
+    made = call.apply("square" if order == 2 else "abs", x)
+    made = call.reduce("sum", made, call.axes(call.get("dim"), x), bool(call["keepdim"]))
+    return call.apply("sqrt", made) if order == 2 else made
+
+
+def read_logsumexp(call: OperatorCall) -> ValueName:
+    """`logsumexp`: max + log(sum(exp(x - max)))."""
+    x = call.cast(call["self"], call.result_dtype)
+    axes = call.axes(call["dim"], x)
+    top = call.reduce("max", x, axes, True)
+    total = call.reduce("sum", call.apply("exp", call.apply("sub", x, top)), axes, True)
+    return call.reshape(call.apply("add", call.apply("log", total), top), call.result_shape)
+
+
+def read_instance_norm(call: OperatorCall) -> ValueName:
+    """`instance_norm` by the statistics of each input: a group norm with a group for each channel."""
+    if not call["use_input_stats"]:
+        raise NotCoveredError("instance norm with stored mean and variance")
+    x = call["input"]
+    channels = call.shape(x)[1]
+    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
+    return call.emit("group_norm", inputs, call.result_shape, groups=channels, eps=float(call["eps"]))
+
+
+def find_pool_padding(
+    call: OperatorCall, size: tuple[int, ...], window: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each dimension; `ceil_mode` adds elements after the last so that a window fits."""
+    pairs = []
+    output = call.result_shape[-len(size) :]
+    for i, extent in enumerate(size):
+        before = window["padding"][i]
+        reach = (output[i] - 1) * window["stride"][i] + window["dilation"][i] * (window["kernel"][i] - 1) + 1
+        pairs.append((before, max(before, reach - extent - before)))
+    return tuple(pairs)
+
+
+def read_pool(kind: str) -> Handler:
+    """Reader of `max_pool` and `avg_pool` of 1 to 3 dimensions."""
+
+    def read(call: OperatorCall) -> Outputs:
+        x, result = call["self"], call.result_shape
+        rank = int(call.target.partition("pool")[2][0])
+        if len(call.shape(x)) == rank + 1:
+            x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+        kernel = spread(call["kernel_size"], rank)
+        window = {
+            "kernel": kernel,
+            "stride": spread(call.get("stride") or kernel, rank),
+            "padding": spread(call["padding"], rank),
+            "dilation": spread(call.get("dilation", 1), rank),
+        }
+        padding = find_pool_padding(call, call.shape(x)[2:], window)
+        attributes: dict[str, Any] = {**window, "padding": padding}
+        if kind == "avg_pool":
+            attributes["counts_padding"] = bool(call.get("count_include_pad", True))
+            if call.get("divisor_override") is not None:
+                raise NotCoveredError("avg_pool with a divisor of its own")
+            if attributes["counts_padding"] and any(a > b for b, a in padding):
+                raise NotCoveredError("avg_pool by ceil_mode with a window beyond the padding")
+        made = call.reshape(call.emit(kind, (x,), result, **attributes), call.result_shape)
+        return (made, None) if isinstance(call.result, tuple | list) else made
+
+    return read
+
+
+def read_adaptive_pool(kind: str, combine: str) -> Handler:
+    """Reader of adaptive pools: a reduction to one element, or a pool where the sizes divide."""
+
+    def read(call: OperatorCall) -> Outputs:
+        x, result = call["self"], call.result_shape
+        rank = int(call.target.partition("pool")[2][0])
+        size, output = call.shape(x)[-rank:], result[-rank:]
+        if all(e == 1 for e in output):
+            axes = tuple(range(len(result) - rank, len(result)))
+            made = call.reduce(combine, x, axes, True)
+        elif size == output:
+            made = x
+        elif any(s % o for s, o in zip(size, output, strict=True)):
+            raise NotCoveredError(f"adaptive pool from {size} to {output}, which does not divide it")
+        else:
+            kernel = tuple(s // o for s, o in zip(size, output, strict=True))
+            lead = result if len(result) == rank + 2 else (1, *result)
+            attributes: dict[str, Any] = {
+                "kernel": kernel,
+                "stride": kernel,
+                "padding": ((0, 0),) * rank,
+                "dilation": (1,) * rank,
+            }
+            if kind == "avg_pool":
+                attributes["counts_padding"] = True
+            batched = call.reshape(x, (*lead[:-rank], *size))
+            made = call.reshape(call.emit(kind, (batched,), lead, **attributes), result)
+        return (made, None) if isinstance(call.result, tuple | list) else made
+
+    return read
+
+
+DIMENSIONS = ("1d", "2d", "3d")
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), read_softmax),
+    **dict.fromkeys(("log_softmax", "_log_softmax"), read_log_softmax),
+    **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), read_batch_norm),
+    **dict.fromkeys(("layer_norm", "native_layer_norm"), read_layer_norm),
+    **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
+    **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
+    **dict.fromkeys(("var", "std", "var_mean"), read_variance),
+    **{name: read_reduction(name) for name in ("sum", "mean", "prod")},
+    "linalg_vector_norm": read_vector_norm,
+    "logsumexp": read_logsumexp,
+    "instance_norm": read_instance_norm,
+    "amax": read_reduction("max"),
+    "amin": read_reduction("min"),
+    "max": read_extreme("max", "maximum"),
+    "min": read_extreme("min", "minimum"),
+    **{f"max_pool{d}{tail}": read_pool("max_pool") for d in DIMENSIONS for tail in ("", "_with_indices")},
+    **{f"avg_pool{d}": read_pool("avg_pool") for d in DIMENSIONS},
+    **{
+        f"{head}adaptive_avg_pool{d}": read_adaptive_pool("avg_pool", "mean")
+        for d in DIMENSIONS
+        for head in ("", "_")
+    },
+    **{f"adaptive_max_pool{d}": read_adaptive_pool("max_pool", "max") for d in DIMENSIONS},
+}

@@ -1,0 +1,330 @@
+"""Readers of operators that move elements: views, slices, joins, gathers, padding and resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+
+
+def read_reshape(call: OperatorCall) -> ValueName:
+    """Operators whose result has the same elements in the same order."""
+    if call.target == "aten.view.dtype":
+        raise NotCoveredError("elements read as another type of the same bits")
+    return call.reshape(call["self"], call.result_shape)
+
+
+def read_permute(call: OperatorCall) -> ValueName:
+    """`permute`."""
+    return call.permute(call["self"], [call.axis(d, call["self"]) for d in call["dims"]])
+
+
+def read_transpose(call: OperatorCall) -> ValueName:
+    """`transpose` and `swapaxes` of two dimensions, and `t`."""
+    x = call["self"]
+    rank = len(call.shape(x))
+    first, second = call.get("dim0", call.get("axis0", 0)), call.get("dim1", call.get("axis1", 1))
+    order = list(range(rank))
+    if rank > 1:
+        i, j = call.axis(first, x), call.axis(second, x)
+        order[i], order[j] = order[j], order[i]
+    return call.permute(x, order)
+
+
+def read_matrix_transpose(call: OperatorCall) -> ValueName:
+    """`mT`: the last two dimensions change places."""
+    *outer, rows, columns = range(len(call.shape(call["self"])))
+    return call.permute(call["self"], (*outer, columns, rows))
+
+
+def read_movedim(call: OperatorCall) -> ValueName:
+    """`movedim`: some dimensions get new places, the others keep their order."""
+    x = call["self"]
+    source, destination = (
+        [call.axis(d, x) for d in (listed if isinstance(listed, list | tuple) else [listed])]
+        for listed in (call["source"], call["destination"])
+    )
+    rest = iter(d for d in range(len(call.shape(x))) if d not in source)
+    places = dict(zip(destination, source, strict=True))
+    return call.permute(x, [places[d] if d in places else next(rest) for d in range(len(call.shape(x)))])
+
+
+def read_expand(call: OperatorCall) -> ValueName:
+    """`expand` and `expand_as`."""
+    return call.expand(call["self"], call.result_shape)
+
+
+def limit_index(index: int | None, size: int, default: int) -> int:
+    """A start or stop counted from 0 and inside the dimension."""
+    if index is None:
+        return default
+    return min(max(index + size if index < 0 else index, 0), size)
+
+
+def read_slice(call: OperatorCall) -> ValueName:
+    """`slice`."""
+    x = call["self"]
+    axis = call.axis(call["dim"], x)
+    size = call.shape(x)[axis]
+    start = limit_index(call.get("start"), size, 0)
+    return call.slice(x, axis, start, max(start, limit_index(call.get("end"), size, size)), call["step"])
+
+
+def read_select(call: OperatorCall) -> ValueName:
+    """`select`: one index of a dimension, which disappears."""
+    x = call["self"]
+    axis = call.axis(call["dim"], x)
+    index = int(call["index"]) % call.shape(x)[axis]
+    return call.reshape(call.slice(x, axis, index, index + 1), call.result_shape)
+
+
+def read_narrow(call: OperatorCall) -> ValueName:
+    """`narrow`."""
+    x, start = call["self"], call["start"]
+    axis = call.axis(call["dim"], x)
+    if isinstance(start, ValueName):
+        raise NotCoveredError("narrow whose start is a tensor")
+    start = limit_index(start, call.shape(x)[axis], 0)
+    return call.slice(x, axis, start, start + call["length"])
+
+
+def read_split(call: OperatorCall) -> Outputs:
+    """`split`, `split_with_sizes`, `chunk` and `unbind`: a slice for each result."""
+    x = call["self"]
+    axis = call.axis(call["dim"], x)
+    drops = "unbind" in call.target
+    parts, start = [], 0
+    for result in call.result:
+        shape = tuple(int(e) for e in result.shape)
+        size = 1 if drops else shape[axis]
+        parts.append(call.reshape(call.slice(x, axis, start, start + size), shape))
+        start += size
+    return tuple(parts)
+
+
+def read_cat(call: OperatorCall) -> ValueName:
+    """`cat`; a tensor of shape (0,) is skipped, as in PyTorch."""
+    values = [call.cast(v, call.result_dtype) for v in call["tensors"]]
+    return call.concat(values, int(call["dim"]) % max(1, len(call.result_shape)))
+
+
+def read_stack(call: OperatorCall) -> ValueName:
+    """`stack`: each tensor gets the new dimension."""
+    axis = int(call["dim"]) % len(call.result_shape)
+    parts = []
+    for value in call["tensors"]:
+        shape = call.shape(value)
+        parts.append(call.reshape(call.cast(value, call.result_dtype), (*shape[:axis], 1, *shape[axis:])))
+    return call.concat(parts, axis)
+
+
+def read_repeat(call: OperatorCall) -> ValueName:
+    """`repeat` and `tile`: a dimension of the repeats before each, broadcast, then joined."""
+    x = call["self"]
+    counts = list(call.get("repeats", call.get("dims")))
+    rank = max(len(counts), len(call.shape(x)))
+    counts = [1] * (rank - len(counts)) + counts
+    shape = (1,) * (rank - len(call.shape(x))) + call.shape(x)
+    pairs = list(zip(counts, shape, strict=True))
+    apart = call.reshape(x, [e for _, size in pairs for e in (1, size)])
+    wide = call.expand(apart, [e for count, size in pairs for e in (count, size)])
+    return call.reshape(wide, call.result_shape)
+
+
+def read_repeat_interleave(call: OperatorCall) -> ValueName:
+    """`repeat_interleave` by a number: each element of a dimension that many times in a row."""
+    x, repeats = call["self"], call.get("repeats")
+    if not isinstance(repeats, int) or isinstance(repeats, ValueName):
+        raise NotCoveredError("repeat_interleave by a tensor: its shape depends on data")
+    if call.get("dim") is None:
+        x = call.reshape(x, (int(np.prod(call.shape(x))),))
+    axis = call.axis(call.get("dim", 0), x)
+    shape = call.shape(x)
+    apart = call.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = call.expand(apart, (*shape[: axis + 1], repeats, *shape[axis + 1 :]))
+    return call.reshape(wide, call.result_shape)
+
+
+def read_roll(call: OperatorCall) -> ValueName:
+    """`roll`: the end of a dimension comes before its begin."""
+    x, axes = call["self"], call.get("dims", [])
+    made = x if axes else call.reshape(x, (int(np.prod(call.shape(x))),))
+    shifts = call["shifts"] if isinstance(call["shifts"], list | tuple) else [call["shifts"]]
+    for shift, axis in zip(shifts, axes or [0], strict=True):
+        i = call.axis(axis, made)
+        size = call.shape(made)[i]
+        cut = -shift % size if size else 0
+        if cut:
+            made = call.concat([call.slice(made, i, cut, size), call.slice(made, i, 0, cut)], i)
+    return call.reshape(made, call.result_shape)
+
+
+def read_unfold(call: OperatorCall) -> ValueName:
+    """`unfold` of a tensor: windows of a dimension, their elements in a new last dimension."""
+    x, size, step = call["self"], int(call["size"]), int(call["step"])
+    axis = call.axis(call["dimension"], x)
+    shape = call.shape(x)
+    count = (shape[axis] - size) // step + 1
+    apart = (*shape[:axis], count, size, *shape[axis + 1 :])
+    if size == step:
+        made = call.reshape(call.slice(x, axis, 0, count * size), apart)
+    else:
+        places = call.constant("places", np.arange(count)[:, None] * step + np.arange(size)[None])
+        made = call.emit("gather", (x, places), apart, axis=axis)
+    order = [i for i in range(len(apart)) if i != axis + 1]
+    return call.permute(made, [*order, axis + 1])
+
+
+def read_pixel_shuffle(call: OperatorCall) -> ValueName:
+    """`pixel_shuffle`: channels become rows and columns."""
+    x, factor = call["self"], call["upscale_factor"]
+    *outer, channels, height, width = call.shape(x)
+    n = len(outer)
+    apart = call.reshape(x, (*outer, channels // factor**2, factor, factor, height, width))
+    order = [*range(n), n, n + 3, n + 1, n + 4, n + 2]
+    return call.reshape(call.permute(apart, order), call.result_shape)
+
+
+def read_scatter(call: OperatorCall) -> ValueName:
+    """`select_scatter` and `slice_scatter` with step 1: the parts before and after `src` stay."""
+    x: ValueName = call["self"]
+    source = call["src"]
+    axis = call.axis(call["dim"], x)
+    size = call.shape(x)[axis]
+    if call.get("step", 1) != 1:
+        raise NotCoveredError("a slice with a step that is written to")
+    if "index" in call.arguments:
+        start = int(call["index"]) % size
+        stop = start + 1
+    else:
+        start = limit_index(call.get("start"), size, 0)
+        stop = max(start, limit_index(call.get("end"), size, size))
+    shape = (*call.shape(x)[:axis], stop - start, *call.shape(x)[axis + 1 :])
+    middle = call.expand(call.reshape(call.cast(source, call.result_dtype), shape), shape)
+    return call.concat([call.slice(x, axis, 0, start), middle, call.slice(x, axis, stop, size)], axis)
+
+
+def read_embedding(call: OperatorCall) -> ValueName:
+    """`embedding`: rows of the weight."""
+    return call.emit("gather", (call["weight"], call["indices"]), call.result_shape, axis=0)
+
+
+def read_index_select(call: OperatorCall) -> ValueName:
+    """`index_select`."""
+    x = call["self"]
+    return call.emit("gather", (x, call["index"]), call.result_shape, axis=call.axis(call["dim"], x))
+
+
+def read_index(call: OperatorCall) -> ValueName:
+    """`x[indices]` with one tensor of integers."""
+    given = [(axis, index) for axis, index in enumerate(call["indices"]) if index is not None]
+    if len(given) != 1:
+        raise NotCoveredError(f"indexing by {len(given)} tensors at once; ekc reads one")
+    axis, index = given[0]
+    if call.dtype(index) == np.dtype(bool):
+        raise NotCoveredError("indexing by a mask: its shape depends on data")
+    return call.emit("gather", (call["self"], index), call.result_shape, axis=axis)
+
+
+def read_pad(call: OperatorCall) -> ValueName:
+    """`constant_pad_nd` and `pad`; the entries begin at the last dimension. Negative ones take away."""
+    if call.get("mode", "constant") != "constant":
+        raise NotCoveredError(f"padding by {call['mode']!r}; ekc pads with a number")
+    x: ValueName = call["self"]
+    entries = list(call["pad"])
+    rank = len(call.shape(x))
+    pairs: list[tuple[int, int]] = [(0, 0)] * rank
+    for i in range(len(entries) // 2):
+        pairs[rank - 1 - i] = (int(entries[2 * i]), int(entries[2 * i + 1]))
+    for axis, (before, after) in enumerate(pairs):
+        size = call.shape(x)[axis]
+        x = call.slice(x, axis, max(0, -before), size - max(0, -after))
+    added = tuple((max(0, before), max(0, after)) for before, after in pairs)
+    if not any(map(any, added)):
+        return x
+    return call.emit("pad", (x,), call.result_shape, padding=added, value=float(call.get("value", 0.0)))
+
+
+def read_nearest(call: OperatorCall) -> ValueName:
+    """Upsampling by the nearest neighbour and a whole number."""
+    x = call.get("self", call.get("input"))
+    factors = find_factors(call.shape(x), call.result_shape)
+    if factors is None:
+        raise NotCoveredError(
+            f"nearest neighbour from {call.shape(x)} to {call.result_shape}: no whole number"
+        )
+    return call.emit("resize", (x,), call.result_shape, factors=factors)
+
+
+def find_factors(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
+    """Whole numbers by which the dimensions grew, or None."""
+    if any(y % x for x, y in zip(before, after, strict=True)):
+        return None
+    return tuple(y // x for x, y in zip(before, after, strict=True))
+
+
+def read_copy(call: OperatorCall) -> ValueName:
+    """`copy`: the other tensor in the type and shape of the first."""
+    return call.expand(call.cast(call["src"], call.result_dtype), call.result_shape)
+
+
+def read_clone(call: OperatorCall) -> Outputs:
+    """`clone` and `contiguous`: a copy where the order in memory changes, else the value itself."""
+    x: ValueName = call["self"]
+    asked: Any = call.get("memory_format")
+    if asked is None or "contiguous_format" not in str(asked) or not changes_order(call, x):
+        return x
+    return call.emit("copy", (x,), call.result_shape)
+
+
+def changes_order(call: OperatorCall, value: ValueName) -> bool:
+    """Whether the value is a permuted, expanded or sliced view of what a node wrote."""
+    nodes = call.reading.producers
+    current: str = value
+    while (node := nodes.get(current)) is not None and node.kind in ("reshape", "permute", "expand", "slice"):
+        if node.kind in ("permute", "expand", "slice"):
+            return True
+        current = node.inputs[0]
+    return False
+
+
+SAME_ORDER = "view reshape _unsafe_view flatten unsqueeze squeeze unflatten reshape_as view_as"
+VIEWS = frozenset(
+    (
+        SAME_ORDER
+        + " permute transpose swapaxes swapdims t expand expand_as broadcast_to slice select narrow"
+    ).split()
+)
+"""Operators that name the same elements differently."""
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(SAME_ORDER.split(), read_reshape),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "t"), read_transpose),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), read_expand),
+    **dict.fromkeys(
+        ("split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk"), read_split
+    ),
+    **dict.fromkeys(("repeat", "tile"), read_repeat),
+    **dict.fromkeys(("select_scatter", "slice_scatter"), read_scatter),
+    **dict.fromkeys(("constant_pad_nd", "pad"), read_pad),
+    **dict.fromkeys(("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"), read_nearest),
+    **dict.fromkeys(("clone", "contiguous"), read_clone),
+    "copy": read_copy,
+    "permute": read_permute,
+    "mT": read_matrix_transpose,
+    **dict.fromkeys(("movedim", "moveaxis"), read_movedim),
+    "slice": read_slice,
+    "select": read_select,
+    "narrow": read_narrow,
+    "cat": read_cat,
+    "stack": read_stack,
+    "repeat_interleave": read_repeat_interleave,
+    "roll": read_roll,
+    "unfold": read_unfold,
+    "pixel_shuffle": read_pixel_shuffle,
+    "embedding": read_embedding,
+    "index_select": read_index_select,
+    "index": read_index,
+}

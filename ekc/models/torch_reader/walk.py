@@ -1,0 +1,291 @@
+"""Walks over a program of torch.export and makes the graph: one reader for each operator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ekc.errors import InvalidInput
+from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
+from ekc.models.torch_reader.elements import store_dtype
+from ekc.models.torch_reader.names import name_nodes, packet_of
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    OperatorCall,
+    Reading,
+    ValueName,
+)
+
+HANDLERS: Mapping[str, Handler] = {
+    **contractions.HANDLERS,
+    **elementwise.HANDLERS,
+    **reductions.HANDLERS,
+    **shapes.HANDLERS,
+}
+IDENTITIES = frozenset(
+    ("alias", "detach", "dropout", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj")
+)
+"""Operators that give their first tensor, in inference."""
+KEPT_WHOLE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        "interpolation between elements: no kind of node",
+    ),
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), "samples at places from data"),
+    **dict.fromkeys(
+        ("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
+        "padding by elements: ekc pads with a number",
+    ),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "logcumsumexp"), "a running sum: no kind of node"),
+}
+"""Operators that decompose into many gathers or into more work: listed as one, with the reason."""
+
+
+class Walk:
+    """One pass over a functional program."""
+
+    def __init__(self, exported: Any, facts: Mapping[Any, Any], reading: Reading) -> None:
+        self.torch = program.import_torch()
+        self.exported = exported
+        self.facts = facts
+        self.reading = reading
+        self.results: dict[Any, Any] = {}
+        self.node_names = name_nodes(exported.graph_module.graph.nodes)
+        self.undecided: dict[Any, None] = {}
+        """Operators without a reader, in order, which a decomposition may help."""
+
+    def run(self) -> list[str]:
+        """Read every node; returns the names of the outputs."""
+        outputs: list[str] = []
+        for node in self.exported.graph_module.graph.nodes:
+            if node.op == "placeholder":
+                self.read_placeholder(node)
+            elif node.op == "get_attr":
+                self.read_attribute(node)
+            elif node.op == "call_function":
+                self.results[node] = self.read_call(node)
+            elif node.op == "output":
+                outputs = [v for v in self.translate(node.args[0]) if isinstance(v, ValueName)]
+        return outputs
+
+    def read_placeholder(self, node: Any) -> None:
+        """A weight, buffer, constant or input."""
+        value = self.facts[node]
+        if not isinstance(value, self.torch.Tensor):
+            self.results[node] = value
+            return
+        builder, signature = self.reading.builder, self.exported.graph_signature
+        sources = signature.inputs_to_parameters | signature.inputs_to_buffers
+        sources |= signature.inputs_to_lifted_tensor_constants
+        source = sources.get(node.name)
+        if source is None:
+            dtype = self.reading.find_dtype(node.name, value)
+            self.results[node] = ValueName(builder.add_value(node.name, value.shape, dtype))
+            builder.inputs.append(node.name)
+            return
+        stored = self.exported.state_dict.get(source, self.exported.constants.get(source))
+        self.results[node] = self.add_tensor(source, stored if stored is not None else value)
+
+    def read_attribute(self, node: Any) -> None:
+        """A tensor or a graph of its own that the program holds."""
+        found = self.exported.graph_module
+        for part in node.target.split("."):
+            found = getattr(found, part)
+        tensor = isinstance(found, self.torch.Tensor)
+        self.results[node] = self.add_tensor(node.target, found) if tensor else found
+
+    def add_tensor(self, name: str, tensor: Any) -> ValueName:
+        """A constant; its elements are taken at the end, if it is used."""
+        builder = self.reading.builder
+        while name in builder.values:
+            name += "'"
+        plain = type(tensor) in (self.torch.Tensor, self.torch.nn.Parameter)
+        if not plain:
+            tensor = self.torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+        dtype = store_dtype(self.reading, name, tensor)
+        builder.add_value(name, tensor.shape, dtype, is_constant=True)
+        self.reading.tensors[name] = tensor.detach()
+        return ValueName(name)
+
+    def translate(self, argument: Any) -> Any:
+        """An argument with names of values in place of tensors."""
+        if isinstance(argument, self.torch.fx.Node):
+            return self.results[argument]
+        if isinstance(argument, list | tuple):
+            return type(argument)(self.translate(item) for item in argument)
+        if isinstance(argument, dict):
+            return {key: self.translate(item) for key, item in argument.items()}
+        return argument
+
+    def read_call(self, node: Any) -> Any:
+        """One call: dropped, evaluated as a constant, read, or left opaque."""
+        fact = self.facts[node]
+        if node.target is operator.getitem:
+            return self.results[node.args[0]][node.args[1]]
+        if isinstance(fact, int | float | bool):
+            return fact
+        packet = packet_of(node.target)
+        if fact is None and (packet.startswith("_assert") or "sym_constrain" in packet or not node.users):
+            return None
+        args, kwargs = self.translate(node.args), self.translate(node.kwargs)
+        if packet in IDENTITIES:
+            whole = ValueName(args[0])
+            return (whole, None) if isinstance(fact, tuple | list) else whole
+        self.check_result(node, fact)
+        known = self.evaluate(node, args, kwargs)
+        if known is not None and packet not in shapes.VIEWS:
+            return self.add_known(node, known)
+        made = self.read_operator(node, args, kwargs)
+        if known is not None and isinstance(made, ValueName):
+            self.reading.tensors.setdefault(made, known)
+        return made
+
+    def check_result(self, node: Any, fact: Any) -> None:
+        """Refuse results whose shape is not known before the model runs."""
+        for part in fact if isinstance(fact, tuple | list) else [fact]:
+            shape = getattr(part, "shape", ())
+            if any(not isinstance(e, int) for e in shape):
+                raise InvalidInput(
+                    f"{self.node_names[node]} ({node.target}): its shape"
+                    f" {tuple(map(str, shape))} depends on data; ekc reads models of fixed shapes"
+                )
+
+    def bind(self, node: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Arguments by the names of the schema, defaults filled in; None for what has no schema."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            return None
+        bound = {}
+        for i, argument in enumerate(schema.arguments):
+            if i < len(args) and not argument.kwarg_only:
+                bound[argument.name] = args[i]
+            elif argument.name in kwargs:
+                bound[argument.name] = kwargs[argument.name]
+            else:
+                bound[argument.name] = argument.default_value if argument.has_default_value() else None
+        return bound
+
+    def read_operator(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """Nodes of a kind, or an opaque one with the reason."""
+        packet, fact = packet_of(node.target), self.facts[node]
+        bound = self.bind(node, args, kwargs)
+        is_aten = bound is not None and str(node.target).startswith("aten.")
+        handler = HANDLERS.get(packet) if is_aten else None
+        if handler is None:
+            self.undecided[node.target] = None
+            return self.add_opaque(node, args, kwargs, explain(node.target))
+        call = OperatorCall(
+            self.reading,
+            str(node.target),
+            self.node_names[node],
+            node.name,
+            bound or {},
+            fact,
+            {self.results[n]: self.facts[n].dtype for n in node.all_input_nodes if is_tensor(self.facts[n])},
+        )
+        before = len(self.reading.builder.nodes)
+        try:
+            return handler(call)
+        except NotCoveredError as reason:
+            self.forget(before)
+            return self.add_opaque(node, args, kwargs, str(reason))
+
+    def forget(self, count: int) -> None:
+        """Take back the nodes after the first `count`."""
+        builder = self.reading.builder
+        for made in builder.nodes[count:]:
+            del builder.values[made.output], self.reading.producers[made.output]
+        del builder.nodes[count:]
+
+    def add_opaque(self, node: Any, args: Any, kwargs: Any, reason: str) -> Any:
+        """An opaque node for each result that is used."""
+        fact, builder = self.facts[node], self.reading.builder
+        inputs = list(dict.fromkeys(list_values((args, kwargs))))
+        single = is_tensor(fact)
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        outputs: list[ValueName | None] = []
+        for index, part in enumerate([fact] if single else fact or ()):
+            if not is_tensor(part) or not (single or index in used):
+                outputs.append(None)
+                continue
+            output = node.name if single else f"{node.name}.{index}"
+            dtype = self.reading.find_dtype(self.node_names[node], part)
+            builder.add_value(output, part.shape, dtype)
+            builder.add_node(
+                "opaque",
+                self.node_names[node],
+                inputs,
+                output,
+                target=str(node.target),
+                reason=reason,
+                call=(node.target, args, kwargs),
+                index=None if single else index,
+            )
+            outputs.append(ValueName(output))
+        return outputs[0] if single else tuple(outputs)
+
+    def evaluate(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operator of constants only, or None."""
+        tensors = self.reading.tensors
+        tags = getattr(node.target, "tags", ())
+        names = list_values((args, kwargs))
+        if not all(name in tensors for name in names) or getattr(node.target, "_schema", None) is None:
+            return None
+        if self.torch.Tag.nondeterministic_seeded in tags:
+            return None
+        writes = node.target._schema.is_mutable
+        device = "meta" if any(tensors[name].is_meta for name in names) else "cpu"
+
+        def fetch(item: Any) -> Any:
+            if isinstance(item, ValueName):
+                return tensors[item].to(device, copy=writes)
+            if isinstance(item, list | tuple):
+                return type(item)(fetch(part) for part in item)
+            return self.torch.device(device) if isinstance(item, self.torch.device) else item
+
+        try:
+            with program.quiet():
+                return node.target(*fetch(args), **{key: fetch(item) for key, item in kwargs.items()})
+        except (RuntimeError, NotImplementedError):
+            return None
+
+    def add_known(self, node: Any, known: Any) -> Any:
+        """Constants with the result of `evaluate`."""
+        if is_tensor(known):
+            return self.add_tensor(node.name, known)
+        if isinstance(known, list | tuple):
+            return tuple(
+                self.add_tensor(f"{node.name}.{i}", part) if is_tensor(part) else None
+                for i, part in enumerate(known)
+            )
+        return known
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is one tensor."""
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def list_values(argument: Any) -> list[ValueName]:
+    """Every name of a value in arguments."""
+    if isinstance(argument, ValueName):
+        return [argument]
+    if isinstance(argument, Mapping):
+        return [name for item in argument.values() for name in list_values(item)]
+    if isinstance(argument, list | tuple):
+        return [name for item in argument for name in list_values(item)]
+    return []
+
+
+def explain(target: Any) -> str:
+    """Why there is no reader for an operator."""
+    library = getattr(target, "namespace", "")
+    if library == "higher_order" or type(target).__name__ == "HigherOrderOperator":
+        return "control flow: ekc reads straight-line programs"
+    if library == "quantized_decomposed":
+        return "quantisation: no kind of node"
+    if library not in ("aten", "prims"):
+        return f"operator of the library {library or target}"
+    return KEPT_WHOLE.get(packet_of(target), "no kind of node")
