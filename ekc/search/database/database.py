@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -99,6 +99,10 @@ _NOT_SQLITE_TEXT = "is not an SQLite file (or its first bytes are damaged); use 
 _DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --records file"
 
 
+class EmptyRecordError(RecordError):
+    """A file that is read and holds nothing, as a run leaves it that was killed before its first row."""
+
+
 class RecordStore:
     """Rows of measurements in the file `path`, or in memory if it is None.
 
@@ -111,7 +115,7 @@ class RecordStore:
         self._path = None if path is None else Path(path)
         self._busy_timeout_s = busy_timeout_s
         if self._path is not None:
-            _check_path(self._path, create)
+            check_record_path(self._path, create)
             if not create:
                 _warn_of_log(self._path)
         with self._raise_record_errors():
@@ -125,6 +129,11 @@ class RecordStore:
         except BaseException:
             self._connection.close()
             raise
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None for a store in memory."""
+        return self._path
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +179,29 @@ class RecordStore:
             rows = self._connection.execute(query, tuple(given.values()))
         while (found := self._fetch_row(rows)) is not None:
             yield sql.row_from_sql(found, self._display_name)
+
+    def read_values(self) -> list[sql.StoredValues]:
+        """Read all rows as they are stored, oldest first. Raises RecordError for a damaged row."""
+        with self._raise_record_errors():
+            found = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
+        for values in found:
+            sql.row_from_sql(values, self._display_name)
+        return [values[1:] for values in found]
+
+    def unite(self, rows: Iterable[sql.StoredValues]) -> tuple[int, list[sql.StoredValues]]:
+        """Add the rows that the file lacks, all or none, and number all rows by the time of their
+        measurement. Returns (number of rows before, all rows)."""
+        with self._raise_record_errors(), self._transaction():
+            before = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
+            for values in before:
+                sql.row_from_sql(values, self._display_name)
+            after = sql.sort_by_time([*(values[1:] for values in before), *rows])
+            numbered = [(number, *values) for number, values in enumerate(after, 1)]
+            pairs = zip(before, numbered, strict=False)
+            kept = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(before), len(after)))
+            self._connection.execute("delete from trials where id > ?", (kept,))
+            self._connection.executemany(sql.INSERT_NUMBERED, numbered[kept:])
+        return len(before), after
 
     def _fetch_row(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
         with self._raise_record_errors():
@@ -221,7 +253,7 @@ class RecordStore:
 
     def _check_format(self) -> None:
         if self._is_blank():
-            raise RecordError(f"{self._display_name} is empty: no record was ever written to it")
+            raise EmptyRecordError(f"{self._display_name} is empty: no record was ever written to it")
         if self._read_pragma("application_id") != APPLICATION_ID:
             raise RecordError(
                 f"{self._display_name} is an SQLite file, but not a record file of ekc; "
@@ -279,7 +311,9 @@ def _make_uri(path: Path | None, create: bool) -> str:
     return f"{uri}?mode=rw"
 
 
-def _check_path(path: Path, create: bool) -> None:
+def check_record_path(path: Path, create: bool) -> None:
+    """Check that a file can be a record file, as far as can be seen without opening it as one. Raises
+    `RecordError`."""
     if "\0" in str(path):
         raise RecordError(f"{path!r} cannot be opened: a name cannot hold a null byte")
     try:

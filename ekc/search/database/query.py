@@ -19,7 +19,6 @@ from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import check_operator, check_slowdown, parse_objective
-from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.data.selection import select_winners
 from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
@@ -31,6 +30,7 @@ from ekc.search.database.conditions import (
     sort_by_nearness,
 )
 from ekc.search.database.database import RecordStore, to_canonical_json
+from ekc.search.database.figures import combine_rows, group_by_schedule
 from ekc.search.database.rows import RecordRow
 
 
@@ -52,16 +52,10 @@ def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
     later measurement makes its status. Of rows with equal keys, from two processes, the last one counts; of
     several metering windows the longest. A schedule that cannot be read is left out, with a warning.
     """
-    grouped: dict[str, dict[object, RecordRow]] = {}
-    for row in rows:
-        same = (row.kind, row.key.draw, row.key.window_s)
-        found = grouped.setdefault(row.key.schedule_digest, {})
-        found.pop(same, None)
-        found[same] = row
     candidates = []
-    for digest, found in grouped.items():
+    for digest, found in group_by_schedule(rows).items():
         try:
-            candidates.append(_rows_to_candidate(list(found.values())))
+            candidates.append(_rows_to_candidate(found))
         except (InvalidInput, ScheduleError) as problem:
             # ScheduleError: this version of ekc refuses a step that the one that wrote the row did not.
             warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
@@ -75,21 +69,9 @@ def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
 
 
 def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
-    candidate = make_unanalysed_candidate(Schedule.from_json(rows[0].schedule))
-    longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
-    wrong = any(r.kind == "check" and r.status.startswith(REJECTED_VERDICTS) for r in rows)
-    finals = any(r.kind == "timing" and r.key.draw for r in rows)
-    for row in rows:
-        if row.kind in ("timing", "metering") and not wrong:
-            candidate.status = "ok"
-        if row.kind == "timing" and bool(row.key.draw) == finals:
-            candidate.timings.append(row.to_timing())
-        elif row.kind == "metering" and row.key.window_s == longest:
-            candidate.meterings.append(row.to_metering())
-        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REJECTED_VERDICTS)):
-            candidate.status = row.status
-        elif row.kind == "check" and row.is_executed:
-            candidate.checked = row.status
+    candidate, figures = make_unanalysed_candidate(Schedule.from_json(rows[0].schedule)), combine_rows(rows)
+    candidate.status, candidate.checked = figures.status, figures.checked
+    candidate.timings, candidate.meterings = figures.timings, figures.meterings
     return candidate
 
 

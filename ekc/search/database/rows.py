@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
 from ekc.devices.device import Metering, Timing
@@ -44,7 +44,9 @@ _COLUMNS = (
     "created, kind, operator, operator_hash, schedule_digest, schedule, device, simulated, driver, nvrtc, "
     "clock_regime, data_policy, ekc_version, draw, window_s, payload, status"
 )
+_VERSION, _WINDOW = _COLUMNS.split(", ").index("ekc_version"), _COLUMNS.split(", ").index("window_s")
 INSERT = f"insert into trials ({_COLUMNS}) values ({', '.join('?' * len(_COLUMNS.split(',')))})"
+INSERT_NUMBERED = INSERT.replace("(created", "(id, created").replace("(?", "(?, ?", 1)
 SELECT = f"select id, {_COLUMNS} from trials"
 # `is` and not `=`: a timing has no window, and null = null is not true in SQL.
 FIND = (
@@ -116,6 +118,34 @@ class RecordRow:
         except InvalidInput as problem:
             what = f"row {self.id} holds no {self.kind}: {problem}"
             raise RecordError(f"{self.source} is damaged: {what}") from problem
+
+
+StoredValues = tuple[Any, ...]
+"""The columns of a row as they are stored, without its number: those of `INSERT`."""
+
+
+def sort_by_time(rows: Iterable[StoredValues]) -> list[StoredValues]:
+    """Sort rows by the time of their measurement, each of several identical ones once. Rows of the same time
+    are sorted by their other columns, so that the order does not depend on where they come from."""
+    return sorted(dict.fromkeys(rows), key=_make_sort_key)
+
+
+def _make_sort_key(row: StoredValues) -> tuple[object, ...]:
+    time, window = datetime.fromisoformat(row[0]), row[_WINDOW]
+    # None, which has no order, becomes a pair that has one.
+    parts = row[:_WINDOW], (window is not None, window or 0.0), row[_WINDOW + 1 :]
+    return time if time.tzinfo else time.replace(tzinfo=UTC), *parts
+
+
+def describe_measurement(row: StoredValues) -> tuple[object, ...]:
+    """Return the columns that say what was measured: kind and `RecordKey`. Rows in which they are equal are
+    the same measurement."""
+    return (row[1], *row[3:5], *row[6:_VERSION], *row[_VERSION + 1 : _WINDOW + 1])
+
+
+def get_outcome(row: StoredValues) -> tuple[str, str]:
+    """Return the columns that say what came of it: status and payload."""
+    return row[_WINDOW + 2], row[_WINDOW + 1]
 
 
 def to_canonical_json(value: object) -> str:

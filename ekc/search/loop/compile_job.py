@@ -23,6 +23,7 @@ from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.jobs import JOB_TIMEOUT_S
 from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 from ekc.version import __version__
 
@@ -123,18 +124,17 @@ class CompileJob:
     schedule: Schedule
     device: Device
     _future: Future[CompileResult] | None = None
+    _result: CompileResult | None = None
 
     def submit(self, executor: Executor) -> None:
-        """Start compiling in the executor, and collecting the facts that the device needs."""
+        """Start compiling in the executor, and collecting the facts that the device needs. Raises
+        `BrokenExecutor` as the executor does, `ToolchainError` if it takes no jobs."""
         device = self.device
         arguments = self.schedule.to_json(), device.arch, device.limits, device.collect_facts, read_versions()
         try:
             future = executor.submit(run_compile_job, *arguments)
-        except BrokenExecutor as problem:
-            warnings.warn(
-                f"executor: {problem}; kernels are compiled in this process", RuntimeWarning, stacklevel=1
-            )
-            return
+        except BrokenExecutor:
+            raise
         except Exception as problem:
             raise ToolchainError(
                 f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
@@ -146,26 +146,19 @@ class CompileJob:
             )
         self._future = future
 
-    @cached_property
-    def kernel(self) -> CompiledKernel:
-        """The compiled kernel. Raises the exception of the compile, and `ToolchainError` if a worker cannot
-        compile as this process does."""
-        result = self._wait_for_result()
-        if result is None:
-            return compile_schedule_json(self.schedule.to_json(), self.device.arch, self.device.limits)
-        return result.unwrap(read_versions())
-
-    def _wait_for_result(self) -> CompileResult | None:
-        """Wait for the worker; None if the job was not submitted, or if the worker died or was stopped, which
-        is no error of this schedule."""
-        if self._future is None:
+    def wait(self, timeout_s: float | None) -> Exception | None:
+        """Wait for the worker, if the job was submitted. Returns why it will not answer, or None. That it
+        died, was stopped, or takes longer than the timeout is no error of this schedule: its kernel is then
+        compiled in this thread. Raises `ToolchainError` for a worker that cannot do the job."""
+        # A future of Dask keeps the result in the memory of a worker, so it is dropped here.
+        future, self._future = self._future, None
+        if future is None:
             return None
         try:
-            result = self._future.result()
-        except (BrokenExecutor, CancelledError):
-            self._future = None
-            return None
+            result = future.result(timeout_s)
         except Exception as problem:
+            if _is_worker_loss(problem):
+                return problem
             # `run_compile_job` itself raises nothing, so this worker could not call it.
             raise ToolchainError(
                 f"executor: a worker did not answer ({_describe_error(problem)}); "
@@ -176,25 +169,97 @@ class CompileJob:
                 f"executor: a worker answered {format_value(result)}, which is no kernel; "
                 "submit(f, *x) must return a future whose result() is f(*x)"
             )
-        return result
+        self._result = result
+        return None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a worker answered."""
+        return self._result is not None
+
+    @cached_property
+    def kernel(self) -> CompiledKernel:
+        """The compiled kernel: of the worker after `wait`, else compiled in this thread. Raises the exception
+        of the compile, and `ToolchainError` if the worker has other versions than this process."""
+        if self._result is None:
+            return compile_schedule_json(self.schedule.to_json(), self.device.arch, self.device.limits)
+        return self._result.unwrap(read_versions())
+
+
+_DASK_LOSSES = {"KilledWorker", "NoValidWorkerError", "NoWorkerError", "CommClosedError"}
+"""Errors of Dask, which need not be installed: a job whose workers died, one that no worker may take, and a
+lost connection. A lost scheduler cancels all jobs (`CancelledError`)."""
+
+
+def _is_worker_loss(problem: Exception) -> bool:
+    """Whether an exception of a job says that a worker is gone or silent, and nothing of the job."""
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    return isinstance(problem, BrokenExecutor | CancelledError | TimeoutError) or bool(names & _DASK_LOSSES)
+
+
+def _describe_loss(problem: Exception) -> str:
+    """Describe on one line why a worker will not answer."""
+    if isinstance(problem, TimeoutError) and not str(problem):
+        return f"no answer within {JOB_TIMEOUT_S:g} s"
+    if isinstance(problem, BrokenExecutor | ToolchainError):
+        return " ".join(str(problem).removeprefix("executor: ").split())
+    return _describe_error(problem)
 
 
 @dataclass
 class KernelCompiler:
-    """The compile jobs of one run: a schedule is compiled once, when first requested or ahead."""
+    """The compile jobs of one run: a schedule is compiled once, when first requested or ahead.
+
+    A worker that dies costs no run: its kernel is compiled in this process, and so are all later ones if the
+    executor died with it.
+    """
 
     executor: Executor
     device: Device
     _jobs: dict[str, CompileJob] = field(default_factory=dict)
     """Jobs by digest of their schedule."""
+    _has_answered: bool = False
+    """Whether a worker answered a job of this run."""
+    _is_lost: bool = False
+    """Whether the executor takes no more jobs of this run."""
 
     def submit(self, schedule: Schedule) -> None:
-        """Start compiling a schedule in the executor."""
-        self._get_job(schedule).submit(self.executor)
+        """Start compiling a schedule in the executor. Raises `ToolchainError` if it cannot take jobs, unless
+        it could before: then kernels are compiled in this process, with a warning."""
+        if self._is_lost:
+            return
+        try:
+            self._get_job(schedule).submit(self.executor)
+        except BrokenExecutor as problem:
+            self._note_loss(problem)
+        except ToolchainError as problem:
+            if not self._has_answered:
+                raise
+            self._note_loss(problem)
 
     def get_kernel(self, schedule: Schedule) -> CompiledKernel:
-        """Return the kernel of a schedule. Raises as `CompileJob.kernel`."""
-        return self._get_job(schedule).kernel
+        """Return the kernel of a schedule. Raises as `CompileJob.wait` and `CompileJob.kernel`."""
+        job = self._get_job(schedule)
+        # A pool of ekc has a timeout of its own.
+        timeout_s = None if isinstance(self.executor, WorkerThreads) else JOB_TIMEOUT_S
+        problem = job.wait(0.0 if self._is_lost else timeout_s)
+        if problem is not None:
+            self._note_loss(problem)
+        self._has_answered = self._has_answered or job.is_answered
+        return job.kernel
+
+    def _note_loss(self, problem: Exception) -> None:
+        """Warn of a lost worker. Other workers of Dask go on; any other executor is lost with it, but for a
+        pool of ekc, which starts a new worker and warns itself."""
+        if isinstance(self.executor, WorkerThreads) or self._is_lost:
+            return
+        self._is_lost = isinstance(problem, BrokenExecutor | CancelledError | TimeoutError | ToolchainError)
+        kernels = "kernels are" if self._is_lost else "its kernel is"
+        warnings.warn(
+            f"executor: {_describe_loss(problem)}; {kernels} compiled in this process",
+            RuntimeWarning,
+            stacklevel=1,
+        )
 
     def _get_job(self, schedule: Schedule) -> CompileJob:
         return self._jobs.setdefault(schedule.digest, CompileJob(schedule, self.device))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from ekc import devices
 from ekc.errors import ToolchainError
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
+from ekc.search.data.events import EventListener, TuningEvent
 from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import read_versions
 from ekc.search.tuning_result import TuningResult
@@ -204,6 +207,59 @@ def test_broken_pool_costs_no_run(plain_run: TuningResult) -> None:
         with pytest.warns(RuntimeWarning, match="executor: .*; kernels are compiled in this process"):
             broken = tune(executor=workers)
     assert winner(broken) == winner(plain_run)
+
+
+# Workers that are killed or fall silent while a run waits for them
+
+
+def call_on_first_trial(action: Callable[[], object]) -> EventListener:
+    """A callback of a run: the action, once, after the first kernel that a worker compiled was timed."""
+    done: list[object] = []
+
+    def listen(event: TuningEvent) -> bool | None:
+        if event.name == "trial" and not done:
+            done.append(action() or True)
+
+    return listen
+
+
+def test_killed_process_of_a_pool_costs_no_run(plain_run: TuningResult) -> None:
+    """The pool breaks with its process: the kernels to come are compiled here."""
+    with spawned() as workers:
+
+        def kill() -> None:
+            for pid in list(workers._processes):
+                os.kill(pid, signal.SIGKILL)
+
+        with pytest.warns(RuntimeWarning, match="terminated abruptly.*; kernels are compiled") as seen:
+            result = tune(executor=workers, callback=call_on_first_trial(kill))
+    assert winner(result) == winner(plain_run)
+    assert len([w for w in seen if "executor:" in str(w.message)]) == 1
+
+
+def test_executor_that_is_shut_down_in_mid_run_costs_no_run(plain_run: TuningResult) -> None:
+    workers = ThreadPoolExecutor(1)
+    stop = partial(workers.shutdown, cancel_futures=True)
+    with pytest.warns(RuntimeWarning, match="executor: .*; kernels are compiled in this process"):
+        result = tune(executor=workers, callback=call_on_first_trial(stop))
+    assert winner(result) == winner(plain_run)
+
+
+class Silent(ThreadPoolExecutor):
+    """It never answers, as Dask without a worker left."""
+
+    def submit(self, *_: object, **__: object) -> Any:
+        return Future()
+
+
+def test_silent_executor_costs_no_run(plain_run: TuningResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_job, "JOB_TIMEOUT_S", 0.1)
+    with pytest.warns(
+        RuntimeWarning, match="no answer within 0.1 s; kernels are compiled in this process"
+    ) as seen:
+        result = tune(executor=Silent())
+    assert winner(result) == winner(plain_run)
+    assert len([w for w in seen if "executor:" in str(w.message)]) == 1
 
 
 def test_bug_in_worker_is_raised_with_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

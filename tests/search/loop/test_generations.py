@@ -95,8 +95,8 @@ def make_breeder() -> Breeder:
 
 def searched(trials: int, ranked: bool = True, settings: RoundSettings = ALL_RANKED) -> StubTask:
     task = StubTask(ranked)
-    search = SearchLoop(make_breeder(), task, trials, settings=settings)
-    search.run()
+    search = SearchLoop(make_breeder(), task, settings)
+    search.run(trials)
     task.stop_reason = search.stop_reason
     return task
 
@@ -159,7 +159,7 @@ def test_random_search_ignores_scores() -> None:
     batches = []
     for task in (StubTask(), StubTask(sign=-1)):
         breeder = Breeder(Line(), np.random.default_rng(0), 512, RANDOM_SEARCH.breeding)
-        SearchLoop(breeder, task, 24, RANDOM_SEARCH.rounds).run()
+        SearchLoop(breeder, task, RANDOM_SEARCH.rounds).run(24)
         batches.append(task.batches)
     assert batches[0] == batches[1]
     assert sum(map(len, batches[0])) == 24

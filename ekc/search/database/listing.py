@@ -1,0 +1,256 @@
+"""Contents of a record file: its operators under each conditions, the schedules of one operator, and all
+measurements as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ekc.devices.device import Metering, Timing
+from ekc.errors import InvalidInput, RecordError
+from ekc.search.database.conditions import RecordConditions, read_conditions
+from ekc.search.database.database import RecordStore
+from ekc.search.database.figures import MeasuredFigures, combine_rows, group_by_schedule
+from ekc.search.database.query import read_operator
+from ekc.search.database.rows import RecordRow
+
+MAX_NAMED = 4
+"""Operators or devices that one line names, at most."""
+
+
+@dataclass(frozen=True)
+class RecordGroup:
+    """The rows of one operator on one device, under the same conditions, oldest first."""
+
+    operator: str
+    """The operator in words, such as "matvec(A[64, 64] float32, x[64] float32)"."""
+    conditions: RecordConditions
+    rows: tuple[RecordRow, ...]
+
+    def list_schedules(self) -> list[ScheduleSummary]:
+        """List the schedules by energy, then those without by latency, then those that failed."""
+        found = [
+            ScheduleSummary(digest, rows[-1].created, combine_rows(rows))
+            for digest, rows in group_by_schedule(self.rows).items()
+        ]
+        return sorted(found, key=lambda one: one.rank)
+
+    def summarize(self) -> GroupSummary:
+        """Count the schedules, and find the best figures."""
+        schedules = self.list_schedules()
+        good = [one.figures for one in schedules if one.figures.status == "ok"]
+        return GroupSummary(
+            schedules=len(schedules),
+            timed=sum(bool(one.figures.timings) for one in schedules),
+            metered=sum(bool(one.figures.meterings) for one in schedules),
+            failed=len(schedules) - len(good),
+            best_latency_s=min((f.latency_s for f in good if f.latency_s is not None), default=None),
+            best_energy_j=min((f.energy_j for f in good if f.energy_j is not None), default=None),
+            first=min(row.created for row in self.rows),
+            last=max(row.created for row in self.rows),
+        )
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """Counts and best figures of a group. The best latency and the best energy may be of two schedules."""
+
+    schedules: int
+    timed: int
+    metered: int
+    failed: int
+    """Schedules that did not compile or run, or gave a wrong result."""
+    best_latency_s: float | None
+    best_energy_j: float | None
+    first: str
+    """Time of the first row: UTC, ISO 8601."""
+    last: str
+
+
+@dataclass(frozen=True)
+class ScheduleSummary:
+    """One schedule of a group, with its combined figures."""
+
+    digest: str
+    last: str
+    """Time of its last row: UTC, ISO 8601."""
+    figures: MeasuredFigures
+
+    @property
+    def rank(self) -> tuple[bool, float, float, str]:
+        """Key that sorts by energy, then latency; failed schedules come last."""
+        figures = self.figures
+        energy, latency = figures.energy_j, figures.latency_s
+        return (
+            figures.status != "ok",
+            math.inf if energy is None else energy,
+            math.inf if latency is None else latency,
+            self.digest,
+        )
+
+
+def read_groups(path: str | Path) -> list[RecordGroup]:
+    """Read a record file as groups, in the order of their first row. Raises `RecordError`."""
+    return group_records(read_rows(path), path)
+
+
+def read_rows(path: str | Path) -> list[RecordRow]:
+    """Read all rows of a record file, oldest first. Raises `RecordError`, also for a file without a row."""
+    with RecordStore(path, create=False) as store:
+        rows = list(store.read_rows())
+    if not rows:
+        raise RecordError(f"{path} is empty: no record was ever written to it")
+    return rows
+
+
+def group_records(rows: Iterable[RecordRow], path: str | Path) -> list[RecordGroup]:
+    """Group rows by operator and conditions. `path` is named in the error of a damaged operator."""
+    found: dict[tuple[str, RecordConditions], list[RecordRow]] = {}
+    for row in rows:
+        found.setdefault((row.key.operator, read_conditions(row.key)), []).append(row)
+    names = _name_operators((text for text, _ in found), path)
+    return [RecordGroup(names[text], there, tuple(some)) for (text, there), some in found.items()]
+
+
+def _name_operators(texts: Iterable[str], path: str | Path) -> dict[str, str]:
+    """The first line of each operator in words, by its JSON text."""
+    return {text: str(read_operator(text, path)).splitlines()[0] for text in dict.fromkeys(texts)}
+
+
+def find_groups(groups: Sequence[RecordGroup], operator: str | None, path: str | Path) -> list[RecordGroup]:
+    """Find the groups of an operator, given as the canonical JSON text of its rows; None: of the only one in
+    the file. Raises `InvalidInput`, which names those that are there."""
+    texts = dict.fromkeys(group.rows[0].key.operator for group in groups)
+    names = list(dict.fromkeys(group.operator for group in groups))
+    listed = "; ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])
+    if operator is None and len(texts) > 1:
+        raise InvalidInput(f"{path} holds {len(texts)} operators ({listed}); name one after it")
+    found = [group for group in groups if operator in (None, group.rows[0].key.operator)]
+    if not found:
+        raise InvalidInput(f"{path} holds no row of this operator; it holds {listed}")
+    return found
+
+
+def find_schedule_groups(groups: Sequence[RecordGroup], digest: str, path: str | Path) -> list[RecordGroup]:
+    """Find the groups of the schedule whose digest begins so, each with its rows alone. Raises
+    `InvalidInput` for none and for several."""
+    digests = {row.key.schedule_digest for group in groups for row in group.rows}
+    found = sorted(one for one in digests if one.startswith(digest))
+    if len(found) > 1:
+        raise InvalidInput(f"{digest!r} begins {len(found)} digests in {path}; give more of {found[0]}")
+    if not found:
+        raise InvalidInput(f"{digest!r} begins no digest in {path}; ekc records show {path} lists them")
+    chosen = [
+        RecordGroup(
+            group.operator, group.conditions, tuple(r for r in group.rows if r.key.schedule_digest in found)
+        )
+        for group in groups
+    ]
+    return [group for group in chosen if group.rows]
+
+
+CSV_COLUMNS = (
+    *(
+        "id",
+        "created_utc",
+        "kind",
+        "operator",
+        "schedule_digest",
+        "device",
+        "simulated",
+        "gpu_uuid",
+        "driver",
+    ),
+    *("nvrtc", "clock_regime", "data_policy", "ekc_version", "draw", "requested_window_s", "status"),
+    *("latency_s", "latency_low_s", "latency_high_s", "power_w", "power_low_w", "power_high_w"),
+    *("energy_j", "energy_low_j", "energy_high_j", "idle_power_w", "window_s", "samples", "calls_per_sample"),
+    *("method", "clock_mhz", "temperature_c", "throttle", "power_cap_w"),
+)
+"""Columns of the CSV. Low and high are the ends of 95 % intervals. A cell is empty where a row has no such
+figure: a timing has no energy."""
+
+
+def format_csv(path: str | Path) -> str:
+    """Format the measurements of a record file as CSV with `CSV_COLUMNS`, one line per row. The samples and
+    the steps of the schedules are left out. Raises `RecordError`."""
+    rows = read_rows(path)
+    names = _name_operators((row.key.operator for row in rows), path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(list_measurement(row) | {"operator": names[row.key.operator]} for row in rows)
+    return text.getvalue()
+
+
+def list_measurement(row: RecordRow) -> dict[str, Any]:
+    """List identity, conditions and figures of a row by column of `CSV_COLUMNS`, without the operator and
+    without figures that the row does not have. Raises `RecordError` for a damaged row."""
+    key = row.key
+    values = {
+        "id": row.id,
+        "created_utc": row.created,
+        "kind": row.kind,
+        "schedule_digest": key.schedule_digest,
+        "device": key.device,
+        "simulated": int(key.simulated),
+        "driver": key.driver,
+        "nvrtc": key.nvrtc,
+        "clock_regime": key.clock_regime,
+        "data_policy": key.data_policy,
+        "ekc_version": row.ekc_version,
+        "draw": key.draw,
+        "status": row.status,
+    }
+    if row.kind == "timing":
+        values |= _list_timing(row.to_timing())
+    elif row.kind == "metering":
+        values |= {"requested_window_s": key.window_s} | _list_metering(row.to_metering())
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _list_timing(timing: Timing) -> dict[str, Any]:
+    return {
+        "latency_s": timing.latency_s,
+        "latency_low_s": timing.interval_s.low,
+        "latency_high_s": timing.interval_s.high,
+        "samples": timing.samples,
+        "calls_per_sample": timing.calls,
+        "method": timing.method,
+        **_list_conditions(timing),
+    }
+
+
+def _list_metering(metering: Metering) -> dict[str, Any]:
+    return {
+        "power_w": metering.power_w,
+        "power_low_w": metering.power_interval_w.low,
+        "power_high_w": metering.power_interval_w.high,
+        "energy_j": metering.energy_j,
+        "energy_low_j": metering.energy_interval_j.low,
+        "energy_high_j": metering.energy_interval_j.high,
+        "idle_power_w": metering.idle_power_w,
+        "window_s": metering.window_s,
+        "samples": metering.samples,
+        "method": metering.estimator,
+        **_list_conditions(metering),
+    }
+
+
+def _list_conditions(measured: Timing | Metering) -> dict[str, Any]:
+    conditions = measured.conditions
+    return {
+        "gpu_uuid": conditions.gpu,
+        "clock_mhz": _drop_nan(conditions.clock_mhz),
+        "temperature_c": _drop_nan(conditions.temperature_c),
+        "throttle": "; ".join(conditions.throttle),
+        "power_cap_w": conditions.power_cap_w,
+    }
+
+
+def _drop_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value
