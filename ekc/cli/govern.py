@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog
-    from ekc.governor.policy import Policy
+    from ekc.governor.policy import PlannedClock, Policy
 
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
-GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps")
+GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
+POLICY_OPTIONS = ("max_slowdown", "objective", "min_saving", "remaining", "advise")
 NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
@@ -36,6 +37,12 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option(
     "--advise", is_flag=True, help="Change no setting; report the settings to use and the expected saving."
+)
+@click.option(
+    "--plan",
+    type=FILE,
+    metavar="FILE",
+    help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
 )
 @click.option(
     "--max-slowdown",
@@ -132,6 +139,7 @@ def govern(
       ekc govern -- python train.py
       ekc govern --advise --pid 4711
       ekc govern --simulate compute --card h200
+      ekc govern --plan plan.json -- python serve.py
       ekc govern --restore
     """
     refuse_unused_options(("model",), NO_MODELS)
@@ -145,6 +153,9 @@ def govern(
         refuse_unused_options(GPU_OPTIONS, "it is for GPUs, and --simulate has none; leave it out")
     else:
         refuse_unused_options(SIMULATE_OPTIONS, "it is for --simulate KIND; leave it out")
+    if options["plan"] is not None:
+        refuse_unused_options(POLICY_OPTIONS, "the plan has its clock, and nothing is searched; leave it out")
+        options["plan"] = _read_plan(options["plan"])
     from ekc.cli.govern_output import GovernOutput
     from ekc.governor.policy import Policy
 
@@ -160,6 +171,15 @@ def govern(
         end = _govern_job(command, pid, policy, lines, options)
         _print_reports(end.logs, lines, plot, end.core_share, end.absence)
         return EXIT_BAD_INPUT if pid and end.problem else end.status
+
+
+def _read_plan(file: Path) -> PlannedClock:
+    """The clock of a plan. Raises `InvalidInput` for a file that holds no plan."""
+    from ekc.governor.policy import PlannedClock
+    from ekc.search.clocks.plan import ClockPlan
+
+    plan = ClockPlan.read(file)
+    return PlannedClock(plan.device, plan.clock_mhz, plan.slowdown, plan.savings.together.value)
 
 
 def _govern_job(
@@ -185,6 +205,7 @@ def _govern_job(
         advise=options["advise"],
         each=options["each"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
+        plan=options["plan"],
     )
     job = CommandJob(command) if command else AttachedJob(pid or 0)
     from ekc.governor.live.governor_process import govern_job

@@ -151,6 +151,22 @@ class Chosen(Event):
 
 
 @dataclass(frozen=True)
+class Planned(Event):
+    """The limits come from a clock plan; nothing is searched."""
+
+    settings: Settings
+    slowdown: float
+    """Slowdown that the plan expects of the model's kernels."""
+    saving: float
+    """Share of the kernels' energy that the plan expects to save."""
+
+    def format_line(self) -> str:
+        """The limits and the expected outcome."""
+        outcome = f"{-self.saving:+z.1%} energy, {self.slowdown:+z.1%} time expected"
+        return f"the plan has {format_settings(self.settings)}: {outcome}"
+
+
+@dataclass(frozen=True)
 class Skipped(Event):
     """No search, since it would not pay."""
 

@@ -57,6 +57,24 @@ ACTUATORS = ("auto", "nvml", "zeusd")
 
 
 @dataclass(frozen=True)
+class PlannedClock:
+    """The clock of a plan that was made before, for the kernels of a model on one kind of board."""
+
+    device: str
+    """Name of the board, as the plan has it: "a100", or a product name."""
+    clock_mhz: int
+    slowdown: float
+    """Slowdown that the plan expects, as a share."""
+    saving: float
+    """Share of the energy that the plan expects to save."""
+
+    def is_for(self, product_name: str) -> bool:
+        """Whether a board of this product name is one that the plan was made for."""
+        name, product = ("".join(filter(str.isalnum, x.lower())) for x in (self.device, product_name))
+        return name in product
+
+
+@dataclass(frozen=True)
 class GovernorRequest:
     """How a real job is to be governed. Raises `InvalidInput` for an unknown actuator."""
 
@@ -73,6 +91,8 @@ class GovernorRequest:
     """Whether each GPU has its own control loop; otherwise one loop sets all of them alike."""
     previous_settings: Settings | None = None
     """Clock limits that are in force already; NVML cannot read them."""
+    plan: PlannedClock | None = None
+    """A clock to hold for the whole job instead of a search; the policy is not used then."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:

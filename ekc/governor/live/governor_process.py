@@ -17,9 +17,10 @@ from ekc.governor.event_records import EventCallback
 from ekc.governor.live import gpus
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.job_report import GovernorLog
+from ekc.governor.live.planned_clock import check_plan
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
-from ekc.governor.policy import GovernorRequest, Policy
+from ekc.governor.policy import GovernorRequest
 from ekc.governor.protocols import Actuator, NullActuator, Probe
 
 
@@ -140,13 +141,15 @@ class _OpenedSession:
             self.early_end = f"the job was too short: it ended before {seen}"
             return
         _check_not_split(found)
+        if request.plan is not None:
+            check_plan(request.plan, found)
         advise = request.advise or not self._acquire_leases(found)
         if self.keeper is None:
             units = make_watched_units(found, self._make_probe, request.each)
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
         self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _make_loop(request.policy, advise)
+        loop = self._loop or _make_loop(request, advise)
         self.session = GovernorSession(units, loop, self._listener)
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
@@ -155,7 +158,7 @@ class _OpenedSession:
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]
         except ActuatorError as problem:
-            if request.actuator != "auto":
+            if request.actuator != "auto" or request.plan is not None:
                 raise
             listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
             return False
@@ -176,8 +179,16 @@ def _check_not_split(gpus: Sequence[str]) -> None:
             )
 
 
-def _make_loop(policy: Policy, only_advise: bool) -> LoopFunction:
-    """The loop that governs, or only advises; it is imported when it starts, after the job."""
+def _make_loop(request: GovernorRequest, only_advise: bool) -> LoopFunction:
+    """The loop that governs, only advises, or holds the clock of a plan; it is imported when it starts, after
+    the job."""
+    policy, plan = request.policy, request.plan
+
+    def run_planned(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        from ekc.governor.live.planned_clock import hold_planned_clock
+
+        assert plan is not None
+        hold_planned_clock(probe, actuator, plan, on_event)
 
     def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
         from ekc.governor.loop import govern
@@ -190,4 +201,6 @@ def _make_loop(policy: Policy, only_advise: bool) -> LoopFunction:
         assert isinstance(actuator, NullActuator)
         advise(probe, actuator, policy, on_event)
 
+    if plan is not None:
+        return run_planned
     return run_advise if only_advise else run_govern

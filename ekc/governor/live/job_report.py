@@ -15,6 +15,7 @@ from ekc.governor.event_records import (
     Ended,
     Event,
     PeriodFound,
+    Planned,
     Shifted,
     Skipped,
     format_settings,
@@ -143,10 +144,11 @@ def build_report(log: GovernorLog) -> GovernorReport:
     )
 
 
-def _find_last_decision(log: GovernorLog) -> Chosen | Advised | Skipped | Shifted | None:
-    """The event by which limits were decided last: a search, a skipped one, advice, or a returned phase."""
+def _find_last_decision(log: GovernorLog) -> Chosen | Planned | Advised | Skipped | Shifted | None:
+    """The event by which limits were decided last: a search, a skipped one, a plan, advice, or a returned
+    phase."""
     for event in reversed(log.events):
-        if isinstance(event, Chosen | Advised | Skipped):
+        if isinstance(event, Chosen | Planned | Advised | Skipped):
             return event
         if isinstance(event, Shifted) and event.level == "known":
             return event
@@ -159,7 +161,7 @@ def _list_checks(log: GovernorLog) -> list[Checked]:
     return [x for x in log.select_events(Checked) if decision is None or x.at_s >= decision.at_s]
 
 
-def _find_expectation(log: GovernorLog) -> Chosen | Advised | None:
+def _find_expectation(log: GovernorLog) -> Chosen | Planned | Advised | None:
     """The expected outcome where nothing was checked; for a returned phase, that of its own search."""
     decision = _find_last_decision(log)
     if isinstance(decision, Skipped):
@@ -172,7 +174,11 @@ def _find_expectation(log: GovernorLog) -> Chosen | Advised | None:
 
 def _format_choice(log: GovernorLog) -> str | None:
     """The last choice for people, as moved by checks since."""
-    choices = log.select_events(Chosen) + log.select_events(Advised)
+    choices: list[Chosen | Planned | Advised] = [
+        *log.select_events(Chosen),
+        *log.select_events(Planned),
+        *log.select_events(Advised),
+    ]
     if not choices or isinstance(_find_last_decision(log), Skipped):
         return None
     if isinstance(choices[-1], Advised):

@@ -1,0 +1,166 @@
+"""One clock for all layers, and a kernel for each: least energy within a limit on the time of the model.
+
+At one clock this is a knapsack with a choice for each layer. A price on time (the Lagrange multiplier) turns
+it into a separate choice for each layer; bisection finds the price at which the time just fits. That gives a
+lower bound of the energy, and a solution whose leftover time the layers then use one after the other. For one
+layer this is exact; for several, the distance from the bound is the `gap`. All clocks, and all draws of
+uncertain energies, are solved at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+_BISECTIONS = 50
+"""Halvings of the price of time, from 24 decimal orders down to rounding."""
+_LOG_PRICE_RANGE = (-12.0, 12.0)
+"""Decimal logarithms of the least and the largest price, in units of energy over time of the model."""
+_TIME_ROUNDING = 1e-12
+"""Share of the limit by which rounding may exceed it."""
+
+
+@dataclass(frozen=True)
+class ClockChoice:
+    """A clock and a kernel for each layer."""
+
+    clock: int
+    """Index of the clock."""
+    kernels: tuple[int, ...]
+    """Index of the kernel of each layer."""
+    latency_s: float
+    """Time of all calls."""
+    energy_j: float
+    """Energy of all calls."""
+    bound_j: float
+    """Lower bound of the energy that any choice within the limit can have."""
+
+    @property
+    def gap(self) -> float:
+        """Share of the energy by which a better choice may beat this one, at most."""
+        return max(0.0, 1.0 - self.bound_j / self.energy_j)
+
+
+@dataclass(frozen=True)
+class WeightedFigures:
+    """Figures of all kernels over clocks, times the calls of their layer."""
+
+    latency_s: tuple[Array, ...]
+    """One array [kernel, clock] for each layer."""
+    energy_j: tuple[Array, ...]
+    """One array [..., kernel, clock] for each layer; leading axes are draws."""
+
+    @property
+    def clock_count(self) -> int:
+        """Number of clocks."""
+        return int(self.latency_s[0].shape[-1])
+
+    def select_clocks(self, clocks: list[int]) -> WeightedFigures:
+        """The same figures at some of the clocks."""
+        latency, energy = (tuple(x[..., clocks] for x in each) for each in (self.latency_s, self.energy_j))
+        return WeightedFigures(latency, energy)
+
+    def select_kernels(self, kernels: tuple[int, ...]) -> WeightedFigures:
+        """The same figures of one kernel of each layer."""
+        latency, energy = (
+            tuple(x[..., k : k + 1, :] for x, k in zip(each, kernels, strict=True))
+            for each in (self.latency_s, self.energy_j)
+        )
+        return WeightedFigures(latency, energy)
+
+
+@dataclass(frozen=True)
+class ClockSolutions:
+    """The choice at every clock; leading axes are draws."""
+
+    kernels: tuple[Indices, ...]
+    """Index of the kernel, one array [..., clock] for each layer."""
+    latency_s: Array
+    energy_j: Array
+    """Energy; infinity at a clock where no choice is within the limit."""
+    bound_j: Array
+
+
+def choose_plan(figures: WeightedFigures, max_latency_s: float) -> ClockChoice | None:
+    """Choose the clock and the kernels of least energy; None where none is within the limit."""
+    found = solve_all_clocks(figures, max_latency_s)
+    clock = int(np.argmin(found.energy_j))
+    if not np.isfinite(found.energy_j[clock]):
+        return None
+    kernels = tuple(int(k[clock]) for k in found.kernels)
+    latency, energy = float(found.latency_s[clock]), float(found.energy_j[clock])
+    return ClockChoice(clock, kernels, latency, energy, float(found.bound_j.min()))
+
+
+def choose_fastest(figures: WeightedFigures, clock: int, roles: Sequence[Sequence[str]]) -> ClockChoice:
+    """The fastest kernel of each layer at a clock: the one whose role says so, which was chosen among those
+    tied with it, or the one of least time. Savings and the limit on the time refer to it."""
+    kernels = tuple(
+        next((k for k, role in enumerate(names) if "fastest" in role), int(np.argmin(t[:, clock])))
+        for names, t in zip(roles, figures.latency_s, strict=True)
+    )
+    latency, energy = (
+        float(sum(x[k, clock] for x, k in zip(each, kernels, strict=True)))
+        for each in (figures.latency_s, figures.energy_j)
+    )
+    return ClockChoice(clock, kernels, latency, energy, energy)
+
+
+def solve_all_clocks(figures: WeightedFigures, max_latency_s: float) -> ClockSolutions:
+    """Solve the knapsack of each clock, and of each draw of the energies."""
+    limit = max_latency_s * (1.0 + _TIME_ROUNDING)
+    unit = sum(e.min(axis=-2) for e in figures.energy_j) / max_latency_s
+    low, high = (np.full(np.shape(unit), edge) for edge in _LOG_PRICE_RANGE)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        fits = _sum_chosen(figures.latency_s, _pick_kernels(figures, unit * 10**middle)) <= limit
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    price = unit * 10**high
+    free, priced = _pick_kernels(figures, 0.0 * unit), _pick_kernels(figures, price)
+    is_free = _sum_chosen(figures.latency_s, free) <= limit
+    kernels = [np.where(is_free, a, b) for a, b in zip(free, priced, strict=True)]
+    price = np.where(is_free, 0.0, price)
+    bound = _sum_chosen(figures.energy_j, kernels)
+    bound = bound + price * (_sum_chosen(figures.latency_s, kernels) - max_latency_s)
+    _use_leftover_time(figures, kernels, limit)
+    latency, energy = (_sum_chosen(x, kernels) for x in (figures.latency_s, figures.energy_j))
+    feasible = latency <= limit
+    return ClockSolutions(
+        tuple(kernels), latency, np.where(feasible, energy, np.inf), np.where(feasible, bound, np.inf)
+    )
+
+
+def _pick_kernels(figures: WeightedFigures, price: Array) -> list[Indices]:
+    """The kernel of each layer that is cheapest if each second costs `price` joules."""
+    pairs = zip(figures.latency_s, figures.energy_j, strict=True)
+    return [np.argmin(e + price[..., np.newaxis, :] * t, axis=-2) for t, e in pairs]
+
+
+def _sum_chosen(values: tuple[Array, ...], kernels: list[Indices]) -> Array:
+    """Sum over the layers of the figures of the chosen kernels."""
+    return np.asarray(sum(_take(x, k) for x, k in zip(values, kernels, strict=True)))
+
+
+def _take(values: Array, kernels: Indices) -> Array:
+    """Figures of the chosen kernel: [..., kernel, clock] and [..., clock] to [..., clock]."""
+    shape = (*kernels.shape[:-1], *values.shape[-2:])
+    return np.take_along_axis(np.broadcast_to(values, shape), kernels[..., np.newaxis, :], axis=-2)[..., 0, :]
+
+
+def _use_leftover_time(figures: WeightedFigures, kernels: list[Indices], limit: float) -> None:
+    """Give each layer in turn the kernel of least energy that the time left by the others allows."""
+    total = _sum_chosen(figures.latency_s, kernels)
+    for n, (t, e) in enumerate(zip(figures.latency_s, figures.energy_j, strict=True)):
+        mine = _take(t, kernels[n])
+        room = limit - (total - mine)
+        fits = t <= room[..., np.newaxis, :]
+        cost = np.where(fits, e, np.inf)
+        better = np.argmin(cost, axis=-2)
+        kernels[n] = np.where(fits.any(axis=-2), better, kernels[n])
+        total = total - mine + _take(t, kernels[n])

@@ -1,0 +1,295 @@
+"""A clock plan: one SM clock for a model, a kernel for each layer, and what they are expected to save.
+
+Plain data that `ekc govern --plan` reads before a job starts, so this module imports no NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ekc.argument_checks import format_value
+from ekc.errors import InvalidInput
+from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
+
+SCHEMA = 1
+"""Version of the JSON of a plan."""
+KIND = "ekc clock plan"
+MAX_LAYERS = 24
+"""Rows of the table of layers, at most: those that save most."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An expected figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """The kernel that the plan has for a layer. Figures are per call, at the clock of the plan."""
+
+    name: str
+    operator: str
+    """Digest of the operator."""
+    schedule: str
+    """Digest of the schedule."""
+    role: str
+    """Role of the kernel at the default clock: "fastest", "best", "fastest and best" or "front"."""
+    calls: int
+    latency_s: Estimate
+    energy_j: Estimate
+    slowdown: float
+    """Against the layer's fastest kernel at the default clock, as a share. A layer may be slower than the
+    limit, since the limit is on the time of the model."""
+    saved_j: float
+    """Joules that the layer saves in one pass of the model, against its fastest kernel at the default
+    clock."""
+
+
+@dataclass(frozen=True)
+class PlanSavings:
+    """Shares of energy saved, each within the same limit on the time of the model, against the fastest
+    kernels at the default clock."""
+
+    fixed: Estimate
+    """By choosing kernels at the default clock."""
+    clock: Estimate
+    """By choosing a clock for the fastest kernels."""
+    winners_at_clock: Estimate
+    """By choosing kernels at the default clock, and then a clock for them."""
+    together: Estimate
+    """By choosing clock and kernels together: the plan."""
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """The best clock, and what it saves, within a limit on the time of the model."""
+
+    max_slowdown: float
+    clock_mhz: int
+    slowdown: float
+    saving: float
+
+
+@dataclass(frozen=True)
+class PhaseAdvice:
+    """The best clock for one phase of the model alone, such as "decode", with kernels of its own."""
+
+    phase: str
+    clock_mhz: int
+    slowdown: float
+    saving: float
+
+
+@dataclass(frozen=True)
+class ClockPlan:
+    """One clock, and a kernel for each layer, of least energy within a limit on the time of the model. Time
+    and energy of the model are sums over its layers, times their calls."""
+
+    device: str
+    """Name of the device that the figures are of."""
+    simulated: bool
+    clock_mhz: int
+    """Clock to set."""
+    default_mhz: int
+    max_slowdown: float
+    layers: tuple[PlannedLayer, ...]
+    latency_s: Estimate
+    """Time of one pass of the model."""
+    energy_j: Estimate
+    slowdown: float
+    """Against the fastest kernels at the default clock, as a share."""
+    savings: PlanSavings
+    front: tuple[FrontPoint, ...]
+    """Plans within other limits on the time."""
+    phases: tuple[PhaseAdvice, ...]
+    """Advice for each phase, where the model has several; the plan itself has one clock."""
+    gap: float
+    """Share of the energy by which another choice may beat this one, at most, if all figures were exact."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values under the attribute names, with the version of their form."""
+        return {"kind": KIND, "schema": SCHEMA, **asdict(self)}
+
+    def write(self, file: str | Path) -> Path:
+        """Write the plan as JSON. Raises `InvalidInput` for a file that cannot be written."""
+        try:
+            Path(file).write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        except OSError as problem:
+            raise InvalidInput(f"plan {file}: cannot be written ({problem.strerror})") from problem
+        return Path(file)
+
+    @classmethod
+    def from_json(cls, value: Any) -> ClockPlan:
+        """The plan of plain JSON values. Raises `InvalidInput` for others, in one line."""
+        return _parse_plan(value)
+
+    @classmethod
+    def read(cls, file: str | Path) -> ClockPlan:
+        """Read a plan from a file. Raises `InvalidInput` for a file that holds none, in one line."""
+        try:
+            value = json.loads(Path(file).read_text("utf-8"))
+        except OSError as problem:
+            raise InvalidInput(f"plan {file}: cannot be read ({problem.strerror})") from problem
+        except ValueError as problem:
+            raise InvalidInput(f"plan {file}: no JSON ({problem})") from problem
+        try:
+            return _parse_plan(value)
+        except InvalidInput as problem:
+            raise InvalidInput(f"plan {file}: {problem}") from None
+
+    def summary(self) -> str:
+        """The plan as text: the clock, what each way of choosing saves, layers, front and phases."""
+        return _format_plan(self)
+
+
+def _parse_plan(value: Any) -> ClockPlan:
+    if not isinstance(value, dict) or value.get("kind") != KIND:
+        raise InvalidInput(f'no clock plan: "kind" must be {KIND!r}; `ekc tune --clocks search` writes one')
+    if value.get("schema") != SCHEMA:
+        raise InvalidInput(
+            f"a clock plan of schema {format_value(value.get('schema'))}; this ekc reads {SCHEMA}"
+        )
+    try:
+        plan = _build_plan(value)
+    except KeyError as problem:
+        raise InvalidInput(f"the clock plan lacks {problem}") from problem
+    except (TypeError, AttributeError) as problem:
+        raise InvalidInput(f"the clock plan has a part of another form ({problem})") from problem
+    _check_plan(plan)
+    return plan
+
+
+def _build_plan(value: Mapping[str, Any]) -> ClockPlan:
+    """Raises `KeyError` and `TypeError` for parts that are missing or of another form."""
+    names = ("device", "simulated", "clock_mhz", "default_mhz", "max_slowdown", "slowdown", "gap")
+    layers = tuple(
+        PlannedLayer(
+            **{
+                **layer,
+                "latency_s": Estimate(**layer["latency_s"]),
+                "energy_j": Estimate(**layer["energy_j"]),
+            }
+        )
+        for layer in value["layers"]
+    )
+    return ClockPlan(
+        **{name: value[name] for name in names},
+        layers=layers,
+        latency_s=Estimate(**value["latency_s"]),
+        energy_j=Estimate(**value["energy_j"]),
+        savings=PlanSavings(**{name: Estimate(**one) for name, one in value["savings"].items()}),
+        front=tuple(FrontPoint(**point) for point in value["front"]),
+        phases=tuple(PhaseAdvice(**phase) for phase in value["phases"]),
+    )
+
+
+def _check_plan(plan: ClockPlan) -> None:
+    """Raise `InvalidInput` for values that no plan has."""
+    if not isinstance(plan.device, str) or not plan.device:
+        raise InvalidInput(f"device: {format_value(plan.device)} is no name of a device")
+    for name in ("clock_mhz", "default_mhz"):
+        mhz = getattr(plan, name)
+        if isinstance(mhz, bool) or not isinstance(mhz, int) or not 0 < mhz < 10_000:
+            raise InvalidInput(f"{name}: {format_value(mhz)} is no clock; a clock is a whole number of MHz")
+    if not plan.layers:
+        raise InvalidInput("layers: there are none; a plan has one layer or more")
+    for name in ("max_slowdown", "slowdown", "gap"):
+        share = getattr(plan, name)
+        if isinstance(share, bool) or not isinstance(share, int | float) or not math.isfinite(share):
+            raise InvalidInput(f"{name}: {format_value(share)} is no finite number")
+
+
+def _format_plan(plan: ClockPlan) -> str:
+    """Format a plan. Savings are shares of the energy of the fastest kernels at the default clock."""
+    parts = ["\n".join(textwrap.wrap(_describe_choice(plan), TABLE_WIDTH)), "", _format_savings(plan)]
+    if len(plan.layers) > 1:
+        parts += ["", _format_layers(plan)]
+    if plan.front:
+        parts += ["", _format_front(plan)]
+    parts += [""] * bool(plan.phases) + [_describe_phase(plan, n) for n in range(len(plan.phases))]
+    return "\n".join(parts)
+
+
+def _describe_choice(plan: ClockPlan) -> str:
+    simulated = " (simulated)" if plan.simulated else ""
+    kernel = f", kernel {plan.layers[0].schedule} ({plan.layers[0].role})" if len(plan.layers) == 1 else ""
+    limit = f"at most {100 * plan.max_slowdown:g}% more time than the fastest at {plan.default_mhz} MHz"
+    words = f"Clock plan for {plan.device}{simulated}: {plan.clock_mhz} MHz{kernel}; {limit}; "
+    words += f"{_format_share(plan.slowdown)} expected"
+    if plan.gap >= 0.0005 and len(plan.layers) > 1:
+        words += f"; another choice of kernels would save {100 * plan.gap:.1f}% more at most"
+    return words
+
+
+def _format_savings(plan: ClockPlan) -> str:
+    found = plan.savings
+    named = (
+        ("kernels at the default clock", found.fixed),
+        ("clock of the fastest kernels", found.clock),
+        ("clock of the best kernels", found.winners_at_clock),
+        ("kernels and clock together", found.together),
+    )
+    title = "Energy saved against the fastest kernels at the default clock, 95% intervals"
+    if plan.simulated:
+        title += "; simulated"
+    rows = [(name, f"{100 * x.value:z.1f}%", _format_interval(x)) for name, x in named]
+    return format_table(("by choosing", "saved", "interval"), rows, title)
+
+
+def _format_interval(share: Estimate) -> str:
+    return f"{100 * share.low:z.1f}% to {100 * share.high:z.1f}%"
+
+
+def _format_share(share: float) -> str:
+    return f"{100 * share:+z.1f}%"
+
+
+def _format_layers(plan: ClockPlan) -> str:
+    reference_j = plan.energy_j.value / max(1e-12, 1.0 - plan.savings.together.value)
+    ranked = sorted(plan.layers, key=lambda layer: -layer.saved_j)
+    rows = []
+    for layer in ranked[:MAX_LAYERS]:
+        figures = _format_scaled(layer.latency_s.value, "s"), _format_scaled(layer.energy_j.value, "J")
+        more = _format_share(layer.slowdown), f"{100 * layer.saved_j / reference_j:z.1f}%"
+        rows.append((layer.name, str(layer.calls), layer.role, *figures, *more))
+    headers = ("layer", "calls", "kernel", "latency", "energy", "time", "saves")
+    left_out = (
+        f"; {count_nouns(len(ranked) - MAX_LAYERS, 'layer')} not shown" if len(ranked) > MAX_LAYERS else ""
+    )
+    title = (
+        f"Layers at {plan.clock_mhz} MHz: figures of a call, and share of the model's energy saved{left_out}"
+    )
+    return format_table(headers, rows, title)
+
+
+def _format_scaled(value: float, unit: str) -> str:
+    scale, prefix = choose_prefix(value)
+    return f"{format_rounded(value / scale, 4)} {prefix}{unit}"
+
+
+def _format_front(plan: ClockPlan) -> str:
+    rows = [
+        (f"{100 * p.max_slowdown:g}%", str(p.clock_mhz), _format_share(p.slowdown), f"{100 * p.saving:z.1f}%")
+        for p in plan.front
+    ]
+    return format_table(
+        ("more time allowed", "clock [MHz]", "time", "saved"), rows, "Plans within other limits"
+    )
+
+
+def _describe_phase(plan: ClockPlan, number: int) -> str:
+    advice = plan.phases[number]
+    return (
+        f"{advice.phase} alone: {advice.clock_mhz} MHz would save {100 * advice.saving:z.1f}% at "
+        f"{_format_share(advice.slowdown)} time (advice: this plan has one clock)"
+    )
