@@ -26,7 +26,7 @@ from ekc.forks import hold_forks
 from ekc.version import __version__
 
 if TYPE_CHECKING:
-    from ekc import codegen, course, devices, emulator, governor, runtime
+    from ekc import codegen, course, devices, emulator, governor, models, runtime
     from ekc.explorer.server import explore
     from ekc.governor.governor import Governor
     from ekc.ir.expr import (
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from ekc.search.data.events import TuningEvent
     from ekc.search.data.trial import Trial
     from ekc.search.database.query import best
+    from ekc.search.model.model_result import ModelResult
+    from ekc.search.model.tune_model import tune_model
     from ekc.search.tune import tune
     from ekc.search.tuning_result import TuningResult
 
@@ -113,13 +115,15 @@ _NAMES_BY_MODULE = {
     "ekc.governor.governor": ("Governor",),
     "ekc.search.data.events": ("TuningEvent",),
     "ekc.search.tune": ("tune",),
+    "ekc.search.model.model_result": ("ModelResult",),
+    "ekc.search.model.tune_model": ("tune_model",),
     "ekc.explorer.server": ("explore",),
     "ekc.search.tuning_result": ("TuningResult",),
     "ekc.search.database.query": ("best",),
     "ekc.search.data.trial": ("Trial",),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_SUBPACKAGES = ("codegen", "course", "devices", "emulator", "governor", "ir", "runtime", "search")
+_SUBPACKAGES = ("codegen", "course", "devices", "emulator", "governor", "ir", "models", "runtime", "search")
 
 __all__ = [
     "ActuatorError",
@@ -129,6 +133,7 @@ __all__ = [
     "Governor",
     "InvalidInput",
     "KernelFault",
+    "ModelResult",
     "NothingLegal",
     "Operator",
     "RecordError",
@@ -167,6 +172,7 @@ __all__ = [
     "matvec",
     "maximum",
     "minimum",
+    "models",
     "reduce",
     "relu",
     "rms_norm",
@@ -178,6 +184,7 @@ __all__ = [
     "sqrt",
     "tanh",
     "tune",
+    "tune_model",
     "where",
 ]
 

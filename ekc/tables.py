@@ -27,6 +27,11 @@ def count_nouns(count: Any, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def join_lines(text: str) -> str:
+    """The text in one line: each run of white space becomes one space."""
+    return " ".join(text.split())
+
+
 def format_rounded(value: float, digits: int) -> str:
     """A figure rounded to some significant digits, without an exponent: 1623 to two digits is "1,600"."""
     text = f"{value:.{digits}g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing with them"
     )
+
+
+def pytest_collection() -> None:
+    """Collecting tests makes half a million objects that all stay: no garbage to look for."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among the objects that tests make, and not among those before them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -23,6 +23,9 @@ PARAMETERS = {
     "compute": "name axes inputs body reduce dtype acc_dtype out_dtype",
     "tune": "op target trials objective max_slowdown clocks seed records time_budget_s start executor"
     " progress",
+    "tune_model": "model target trials objective max_slowdown clocks seed records time_budget_s executor"
+    " progress effort trials_per_layer callback",
+    "models.from_layers": "path",
     "best": "op records target",
     "compile": "schedule arch",
     "codegen.nvrtc.compile": "arch",
@@ -36,6 +39,7 @@ ATTRIBUTES = {
     "Operator": "inputs outputs reference epilogue",
     "TuningResult": "best fastest baseline pareto trials trial_count metered_count roofline_share device"
     " seconds summary export compile",
+    "ModelResult": "layers plan summary to_json export report totals",
     "Trial": "schedule latency_s power_w energy_j latency_interval_s energy_interval_j clock_mhz metered"
     " status",
     "runtime.Kernel": "cuda_source ptx cubin resources launches __call__",

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ekc
 from ekc.display import MAX_LINE_CHARS, format_html_table, format_html_text, format_line, shorten
 
 TEXTS = st.text(max_size=300)
@@ -76,3 +77,11 @@ def test_html_sets_no_color_that_a_dark_page_would_hide() -> None:
     html = format_html_table(("a",), [("b",)], "title", "note") + format_html_text("text", "title")
     colors = re.findall(r"(?:color|background|fill):([^;\"]+)", html)
     assert set(colors) == {"inherit", "none"}
+
+
+def test_picture_of_a_schedule_is_text_that_a_notebook_shows() -> None:
+    picture = ekc.Schedule(ekc.matmul(8, 8, 8)).draw("loops")
+    assert picture.startswith("<svg")
+    assert isinstance(picture, str)
+    assert picture._repr_svg_() == str(picture)
+    assert repr(picture) == f"<SvgText, {len(picture):,} characters>"

@@ -109,7 +109,7 @@ class RecordedPlace:
         task.acquisition.gaussian_process = MODELS.get(name, GaussianProcess)()
         size = POPULATIONS.get(name, compute_population_size(trials))
         breeder = Breeder(space, np.random.default_rng(seed), size)
-        SearchLoop(breeder, task, trials, settings=SEQUENTIAL_ROUNDS).run()
+        SearchLoop(breeder, task, SEQUENTIAL_ROUNDS).run(trials)
         ratio = compute_quality(table, task.tried_rows, trials)
         return {
             "latency_s": ratio,

@@ -20,18 +20,12 @@ import click
 from click.core import ParameterSource
 
 from ekc.errors import InvalidInput
+from ekc.models.operator_arguments import EPILOGUE_OPTIONS, OPERATOR_KINDS, build_operator, find_factory
 
 if TYPE_CHECKING:
     from ekc.ir.operator import Operator
 
 
-OPERATOR_KINDS = (
-    *("matmul", "batch_matmul", "matvec", "einsum"),
-    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *("reduce", "softmax", "layer_norm", "rms_norm"),
-)
-EPILOGUE_OPTIONS = ("epilogue", "inputs")
-"""Options of every kind of operator: the epilogue, and the shapes of its further inputs."""
 _SHAPE_PATTERN = re.compile(r"\d+(x\d+)*\Z")
 _PADDING_PATTERN = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
 """Padding before and after each dimension: 1:2x0:1."""
@@ -53,7 +47,8 @@ _OPTION_HELP = {
     "combine": "sum, prod, max, min, mean, argmax or argmin (reduce).",
     "axis": "Axes to normalize over, 1 or 0x2 (softmax).",
     "eps": "Number added to the variance (layer_norm, rms_norm).",
-    "dtype": "Type of the inputs: float32, tf32, float16, bfloat16, int8 or int32.",
+    "dtype": "Type of the inputs, or of the values of a model: float32, "
+    "tf32, float16, bfloat16, int8 or int32.",
     "acc_dtype": "Type of the accumulators: float32 or int32. [default: by --dtype]",
     "out_dtype": "Type of the result. [default: by --dtype]",
 }
@@ -108,7 +103,7 @@ class OperatorRequest:
         if self.kind == "einsum":
             subscripts, *shapes = self.extents or ("",)
             return build_operator("einsum", self.options, subscripts, *(_parse_shape(s) for s in shapes))
-        takes = list(inspect.signature(_find_factory(self.kind)).parameters)
+        takes = list(inspect.signature(find_factory(self.kind)).parameters)
         if takes[0] == "shape" and len(self.extents) > 1:
             # The second number would be taken as an axis, or as an epsilon.
             shape = "x".join(self.extents)
@@ -140,7 +135,7 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         "inputs",
         multiple=True,
         metavar="NAME=SHAPE",
-        help="Shape of another input of the epilogue: bias=768 or residual=128x768.",
+        help="Shape of another input of the epilogue, or of an input of a model: bias=768 or x=8x3x224x224.",
     )(wrapped)
     wrapped = click.option(
         "--epilogue", metavar="TEXT", help="Function of each element of the result: 'relu(c + bias)'."
@@ -155,6 +150,11 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
 def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
     """The options "epilogue" and "inputs" of `build_operator`."""
     given: dict[str, object] = {} if text is None else {"epilogue": text}
+    return given | parse_inputs(inputs)
+
+
+def parse_inputs(inputs: tuple[str, ...]) -> dict[str, object]:
+    """The option "inputs": shapes by name, from texts as bias=768; empty if there is none."""
     shapes = {}
     for one in inputs:
         name, equals, shape = one.partition("=")
@@ -163,70 +163,11 @@ def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, obje
         if name in shapes:
             raise InvalidInput(f"--input: {name} is given twice")
         shapes[name] = _parse_shape(shape)
-    return given | ({"inputs": shapes} if shapes else {})
+    return {"inputs": shapes} if shapes else {}
 
 
 Words = TypeVar("Words")
 """Value of an argument in click: one word, several, a path, or None."""
-
-
-def build_operator(kind: str, options: Mapping[str, object], *extents: object) -> Operator:
-    """Make an operator from positional extents and named arguments, with the options "epilogue" and "inputs"
-    if given. Raises `InvalidInput`."""
-    make = _find_factory(kind)
-    own = {name: value for name, value in options.items() if name not in EPILOGUE_OPTIONS}
-    _check_names(kind, inspect.signature(make), own, extents)
-    made: Operator = make(*extents, **own)
-    if "epilogue" not in options:
-        if "inputs" in options:
-            raise InvalidInput(
-                f"{kind}: inputs are those of an epilogue; write epilogue = 'relu(c + bias)' too"
-            )
-        return made
-    from ekc.ir.epilogue import parse_epilogue
-
-    text, inputs = options["epilogue"], options.get("inputs", {})
-    if not isinstance(text, str) or not isinstance(inputs, Mapping):
-        raise InvalidInput(
-            f"{kind}: epilogue is a text, such as 'relu(c + bias)', and inputs give shapes by name"
-        )
-    return made.epilogue(parse_epilogue(text, inputs), **inputs)
-
-
-def _find_factory(kind: str) -> Callable[..., Operator]:
-    """The function of the package `ekc` that makes operators of a kind."""
-    import ekc
-
-    if kind not in OPERATOR_KINDS:
-        near = difflib.get_close_matches(kind, OPERATOR_KINDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"no operator {kind!r}; operators are {', '.join(OPERATOR_KINDS)}{hint}")
-    make: Callable[..., Operator] = getattr(ekc, kind)
-    return make
-
-
-def _check_names(
-    kind: str, signature: inspect.Signature, options: Mapping[str, object], extents: tuple[object, ...]
-) -> None:
-    """Raise `InvalidInput` for arguments that are unknown, missing, or given twice."""
-    parameters = signature.parameters.values()
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    for name in options:
-        if name not in names:
-            raise InvalidInput(f"{kind}: no argument {name!r}; arguments are {', '.join(names)}")
-    if len(extents) > len(positional) and not open_ended:
-        raise InvalidInput(
-            f"{kind}: takes {len(positional)} extents ({', '.join(positional)}), got {len(extents)}"
-        )
-    for name in positional[: len(extents)]:
-        if name in options:
-            raise InvalidInput(f"{kind}: {name} is given twice, by its place and by its name")
-    needed = [p.name for p in parameters if p.default is p.empty and p.name in names]
-    missing = [n for n in needed if n not in (*positional[: len(extents)], *options)]
-    if missing:
-        raise InvalidInput(f"{kind}: {', '.join(missing)} missing; it needs {', '.join(needed)}")
 
 
 def _parse_number(text: str) -> object:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ekc.cli.arguments import parse_inputs, refuse_unused_options
+from ekc.cli.model_file import READER_OPTIONS, model_option, read_model
 from ekc.cli.output import (
     FILE,
     cubin_option,
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--records", type=FILE, required=True, help="Record file (SQLite) to read.")
+@model_option(
+    "Model: bundle its operators, under the names of the layers. A layer file (.toml), .onnx, or .pt2 of "
+    "torch.export. [default: all]"
+)
+@click.option("--dtype", help="With --model: type that its float32 values get, such as float16.")
 @click.option(
-    "--layers",
-    type=FILE,
-    help="Layer file: bundle its operators, under the names of the layers. [default: all]",
+    "--input", "inputs", multiple=True, metavar="NAME=SHAPE", help="With --model: shape of an input of it."
 )
 @click.option("--targets", help="Devices with commas between, such as a100,h100. [default: all of the file]")
 @click.option("--name", required=True, help="Name of the library: lower-case letters, digits and _.")
@@ -48,7 +53,9 @@ if TYPE_CHECKING:
 @json_option
 def bundle(
     records: Path,
-    layers: Path | None,
+    model: Path | None,
+    dtype: str | None,
+    inputs: tuple[str, ...],
     targets: str | None,
     name: str,
     out: Path,
@@ -69,7 +76,7 @@ def bundle(
     from ekc.search.database.query import SelectionRule
 
     check_folder(out, check_bundle_name(name))
-    operators = None if layers is None else _name_layers(layers)
+    operators = _name_layers(model, dtype, inputs)
     found = collect_bundle(
         name,
         records,
@@ -95,11 +102,17 @@ def bundle(
     print_text(f"{format_contents(found.bundle)}\n\n{format_library(out, name, paths)}")
 
 
-def _name_layers(file: Path) -> list[NamedOperator]:
-    """Operators of a layer file under the names of the layers, each name of each model once."""
-    from ekc.cli.layers import name_operators, read_operators
+def _name_layers(file: Path | None, dtype: str | None, inputs: tuple[str, ...]) -> list[NamedOperator] | None:
+    """Operators of a model under the names of its layers, each name of each model once; None without a model:
+    all of the record file."""
+    from ekc.codegen.library.function_plan import name_layers
 
-    return name_operators(read_operators(file))
+    options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
+    options |= parse_inputs(inputs)
+    if file is None:
+        refuse_unused_options(READER_OPTIONS, "it is about the file of --model; add --model FILE")
+        return None
+    return name_layers(read_model(file, options).layers)
 
 
 def _split_targets(text: str | None) -> list[str] | None:

@@ -14,7 +14,6 @@ from ekc.cli.output import log
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.cli.layer_file import Layer
     from ekc.search.data.events import TuningEvent
 
 STANDARD_STREAMS = (1, 2)
@@ -56,14 +55,13 @@ class EventLog:
         if not may_write:
             raise InvalidInput(f"--log-json: {path} exists and is no event log; choose another name")
 
-    def make_listener(self, layer: Layer | None = None) -> Callable[[TuningEvent], None]:
-        """Make the callback that writes one run's events, with the layer's name and model if given."""
-        names = {} if layer is None else {"layer": layer.name, "model": layer.uses[0].model}
+    def make_listener(self) -> Callable[[TuningEvent], None]:
+        """Make the callback that writes one run's events."""
 
         def write(event: TuningEvent) -> None:
             fields = event.to_json()
             head = {"event": fields.pop("name"), "time": datetime.now(UTC).isoformat()}
-            self._write(head | names | fields)
+            self._write(head | fields)
 
         return write
 

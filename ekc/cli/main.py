@@ -21,13 +21,15 @@ from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.explore import explore
 from ekc.cli.govern import govern
-from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, join_lines, log, open_missing_streams
+from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, log, open_missing_streams
+from ekc.cli.record_files import records
 from ekc.cli.records import best, export, recording
 from ekc.cli.report import report
 from ekc.cli.run import run
 from ekc.cli.show import show
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
+from ekc.tables import join_lines
 from ekc.version import __version__
 
 
@@ -42,7 +44,7 @@ def ekc() -> None:
 
 for command in (
     *(tune, run, check, show, explain, explore),
-    *(best, export, bundle, report, recording),
+    *(best, export, bundle, report, records, recording),
     *(govern, course, doctor),
 ):
     ekc.add_command(command)

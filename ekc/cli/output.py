@@ -61,11 +61,6 @@ def open_missing_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-def join_lines(text: str) -> str:
-    """The text in one line: each run of white space becomes one space."""
-    return " ".join(text.split())
-
-
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object on standard output."""
     click.echo(json.dumps(value))

@@ -9,6 +9,7 @@ import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
+from ekc.cli.model_file import model_option, read_model
 from ekc.cli.output import (
     FILE,
     LibraryTarget,
@@ -23,6 +24,7 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
+from ekc.cli.plan_file import check_plan_file, write_plan
 from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.schedule_source import choice_options, target_option
 from ekc.cli.tune_arguments import TuneArguments
@@ -31,20 +33,37 @@ from ekc.errors import InvalidInput
 
 @click.command(cls=OperatorCommand)
 @operator_arguments
-@click.option("--layers", type=FILE, help="Tune every layer of this TOML file, one after another.")
+@model_option(
+    "Tune the layers of this model with one budget of trials: a layer file (.toml), .onnx, or .pt2 "
+    "of torch.export. --dtype and --input set the type and the shapes of its inputs."
+)
 @target_option
 @click.option(
     "--effort",
     help="quick, standard or full: at most 64, 256 or 1024 trials. The run stops when another round "
     "would cost more energy than it is expected to save.",
 )
-@click.option("--trials", type=int, help="Number of schedules to compile and time. [default: 256]")
+@click.option(
+    "--trials",
+    type=int,
+    help="Number of schedules to compile and time, of all layers together with --model. "
+    "[default: 256, times the number of layers]",
+)
+@click.option(
+    "--trials-per-layer", type=int, help="With --model: the same number of schedules for each layer instead."
+)
 @choice_options
 @click.option(
     "--clocks",
     default="fixed",
     show_default=True,
-    help="fixed, or search: also meter the best kernel at other GPU clocks.",
+    help="fixed, or search: also search the GPU clock and the kernels for it that save most energy together. "
+    "With --model one clock for all layers.",
+)
+@click.option(
+    "--plan",
+    type=FILE,
+    help="With --clocks search: write the clock plan to this file, for `ekc govern --plan`.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
@@ -62,7 +81,7 @@ from ekc.errors import InvalidInput
     "time_budget_s",
     type=float,
     metavar="SECONDS",
-    help="Stop after this time, per layer, and return the best so far.",
+    help="Stop after this time and return the best so far.",
 )
 @click.option(
     "--workers",
@@ -70,14 +89,12 @@ from ekc.errors import InvalidInput
     help="Processes that compile. The result does not depend on it. [default: one per core, at most 32]",
 )
 @out_option
-@click.option(
-    "--name", help="Name of the C++ library. [default: that of the operator, or of the file of layers]"
-)
+@click.option("--name", help="Name of the C++ library. [default: that of the operator, or of the model]")
 @cubin_option
 @click.option(
     "--report", type=FILE, help="Also write a report of the run: one HTML page. It needs no network."
 )
-@click.option("--quiet", is_flag=True, help="Print no forecast, no progress and no names of layers.")
+@click.option("--quiet", is_flag=True, help="Print no forecast and no progress.")
 @click.option(
     "--log-json",
     metavar="FILE",
@@ -87,11 +104,12 @@ from ekc.errors import InvalidInput
 @json_option
 def tune(
     request: OperatorRequest,
-    layers: Path | None,
+    model: Path | None,
     out: Path | None,
     name: str | None,
     cubin: bool,
     report: Path | None,
+    plan: Path | None,
     as_json: bool,
     log_json: str | None,
     **options: object,
@@ -104,7 +122,7 @@ def tune(
       ekc tune matmul 1024 1024 1024 --target a100
       ekc tune conv2d --n 1 --c 64 --h 56 --w 56 --out-channels 64 --kernel 3 --padding 1
       ekc tune einsum 'bmk,bkn->bmn' 8x64x32 8x32x64
-      ekc tune --layers examples/layers.toml
+      ekc tune --model examples/layers.toml --trials 2000
 
     Ctrl-C ends the search and returns the best so far, with exit status 130.
     """
@@ -114,16 +132,20 @@ def tune(
 
         check_bundle_name(name)
     target = LibraryTarget(out, name, cubin)
+    check_plan_file(plan, chosen.clocks)
     check_report_file(report, chosen.records, chosen.warm_start)
     with closing(EventLog(log_json)) as events:
         events.check_writable(chosen.records, chosen.warm_start)
-        if layers is None:
-            return _tune_one(request, chosen, events, target, report, as_json)
+        if model is None:
+            if chosen.trials_per_layer is not None:
+                raise InvalidInput("--trials-per-layer: an operator has no layers; write --trials")
+            return _tune_one(request, chosen, events, target, report, as_json, plan)
         if not request.is_empty:
-            raise InvalidInput("--layers: the file names its operators itself; leave OPERATOR out")
-        from ekc.cli.layers import tune_layers
+            raise InvalidInput("--model: the file names its operators itself; leave OPERATOR out")
+        from ekc.cli.model import tune_layers
 
-        return tune_layers(layers, chosen, events, target, report, as_json)
+        read = read_model(model, request.options)
+        return tune_layers(read, chosen, events, target, report, as_json, plan)
 
 
 def _tune_one(
@@ -133,6 +155,7 @@ def _tune_one(
     target: LibraryTarget,
     report: Path | None,
     as_json: bool,
+    plan: Path | None,
 ) -> int:
     from ekc.codegen.library.legal_names import name_library
 
@@ -147,6 +170,7 @@ def _tune_one(
         print_json(result.to_json() | {"exported": [str(p) for p in paths]})
     else:
         print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
+    write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         from ekc.search.run_data.from_result import collect_run
 

@@ -1,15 +1,19 @@
-"""Options that `ekc tune` has for one operator and for the layers of a file alike."""
+"""Options that `ekc tune` has for one operator and for the layers of a model alike."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
-    from ekc.cli.layer_file import Layer
     from ekc.ir.operator import Operator
+    from ekc.models.model import Model
+    from ekc.search.model.model_result import ModelResult
     from ekc.search.tuning_result import TuningResult
 
 
@@ -20,6 +24,7 @@ class TuneArguments:
     target: str
     effort: str | None
     trials: int | None
+    trials_per_layer: int | None
     objective: str
     max_slowdown: float
     clocks: str
@@ -32,30 +37,66 @@ class TuneArguments:
 
     def check_options(self) -> None:
         """Raise `InvalidInput` for options that `ekc.tune` would refuse, before any file is written."""
-        from ekc import devices
-        from ekc.search.data.options import check_options, parse_objective
-        from ekc.search.database.database import RecordStore
+        from ekc.search.data.options import check_options
 
         check_options(
             *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
         )
+        self._check_devices_and_files()
+
+    def check_model_options(self, model: Model) -> None:
+        """Raise `InvalidInput` for options that `ekc.tune_model` would refuse, before any file is written."""
+        from ekc.search.model.options import check_model, check_model_options
+
+        check_model_options(
+            *(check_model(model), self.trials, self.effort, self.trials_per_layer),
+            *(self.max_slowdown, self.clocks, self.seed, self.time_budget_s),
+        )
+        self._check_devices_and_files()
+
+    def _check_devices_and_files(self) -> None:
+        from ekc import devices
+        from ekc.search.data.options import parse_objective
+        from ekc.search.database.database import RecordStore
+
         parse_objective(self.objective)
         devices.open(self.target)
         RecordStore(self.records).close()
         if self.warm_start is not None:
             RecordStore(self.warm_start, create=False).close()
 
-    def run_tuning(self, op: Operator, event_log: EventLog, layer: Layer | None = None) -> TuningResult:
-        """Run `ekc.tune` and write its events to the log, with the name of the layer if there is one."""
+    def run_tuning(self, op: Operator, event_log: EventLog) -> TuningResult:
+        """Run `ekc.tune` and write its events to the log."""
         import ekc
-        from ekc import devices
         from ekc.search.data.options import parse_effort
-        from ekc.search.loop.compile_job import open_worker_pool
 
         trials = self.trials or parse_effort(self.effort).trials
-        options = {name: value for name, value in vars(self).items() if name not in ("workers", "quiet")}
-        options |= {"progress": not self.quiet, "callback": event_log.make_listener(layer)}
-        if self.workers is None:  # `ekc.tune` opens its own pool.
-            return ekc.tune(op, **options)
+        with self._open_workers(trials) as executor:
+            return ekc.tune(op, executor=executor, **self._list_options(event_log, "trials_per_layer"))
+
+    def run_model(self, model: Model, event_log: EventLog) -> ModelResult:
+        """Run `ekc.tune_model` and write its events to the log."""
+        import ekc
+        from ekc.search.model.options import make_budget
+
+        trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
+        with self._open_workers(trials) as executor:
+            return ekc.tune_model(model, executor=executor, **self._list_options(event_log))
+
+    def _list_options(self, event_log: EventLog, *without: str) -> dict[str, Any]:
+        """The arguments of `ekc.tune` or `ekc.tune_model` by name."""
+        own = ("workers", "quiet", *without)
+        options = {name: value for name, value in vars(self).items() if name not in own}
+        return options | {"progress": not self.quiet, "callback": event_log.make_listener()}
+
+    @contextmanager
+    def _open_workers(self, trials: int) -> Iterator[Executor | None]:
+        """The pool of --workers; None without the option: the run opens its own."""
+        from ekc import devices
+        from ekc.search.loop.compile_job import open_worker_pool
+
+        if self.workers is None:
+            yield None
+            return
         with open_worker_pool(devices.open(self.target), trials, self.workers) as executor:
-            return ekc.tune(op, executor=executor, **options)
+            yield executor

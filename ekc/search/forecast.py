@@ -14,7 +14,7 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.data.defaults import BREEDING, FINALS, FORECAST, MEASURING, METERING
+from ekc.search.data.defaults import BREEDING, CLOCK_SEARCH, FINALS, FORECAST, MEASURING, METERING
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.data.result import estimate_metering_s
@@ -117,17 +117,26 @@ def _count_rounds(trials: int) -> int:
 
 def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[float, float]:
     """Estimate the device seconds of metering with the least share of metered trials and with the initial
-    share. Both include the baseline, the finals and the front over clocks."""
-    clocks = min(MEASURING.max_clocks_tried, len(device.clocks().mhz)) if options.search_clocks else 0
+    share. Both include the baseline, the finals and the search of clocks."""
     final = estimate_metering_s(MEASURING.final_window_s)
     finalists = (FINALS.finalist_count, FINALS.finalist_count + FINALS.fastest_count)
-    least, most = ((1 + FINALS.repeats * n + clocks) * final for n in finalists)
+    least, most = ((1 + FINALS.repeats * n) * final for n in finalists)
     if options.objective == "latency":
-        return least, most
+        return _add_clock_search(least, most, options, device)
     shares = METERING.min_share, METERING.initial_share
     few, many = (max(METERING.initial_meterings, share * options.trials) for share in shares)
     label = estimate_metering_s(MEASURING.label_window_s)
-    return least + few * label, most + many * label
+    return _add_clock_search(least + few * label, most + many * label, options, device)
+
+
+def _add_clock_search(
+    least_s: float, most_s: float, options: TuneOptions, device: Device
+) -> tuple[float, float]:
+    """Add the search of clocks, which may end after a few meterings."""
+    if not (options.search_clocks and device.clocks().mhz):
+        return least_s, most_s
+    final, share = estimate_metering_s(MEASURING.final_window_s), CLOCK_SEARCH.metered_share
+    return least_s + final, most_s + max(CLOCK_SEARCH.min_meterings * final, share / (1 - share) * most_s)
 
 
 def _format_duration(seconds: float) -> str:

@@ -84,7 +84,7 @@ class _LineDisplay:
 
 def _format_line(event: TuningEvent, elapsed_s: float) -> str:
     why = f" ({event.text})" if event.text and event.name == "end" else ""
-    run = f"{elapsed_s:5.0f} s  {event.operator} on {event.device}"
+    run = f"{elapsed_s:5.0f} s  {event.subject} on {event.device}"
     return f"{run}: {event.progress_text}; {event.stage_text}{why}"
 
 
@@ -151,7 +151,7 @@ def _format_state(event: TuningEvent, stage: str, seconds_left: float) -> str:
     """The state of a run as one line of text."""
     left = f", about {max(seconds_left, 1):.0f} s left" if seconds_left else ""
     why = f" ({event.text})" if event.text else ""
-    run = f"{event.operator} on {event.device}: {event.progress_text}"
+    run = f"{event.subject} on {event.device}: {event.progress_text}"
     return f"{run}; {event.seconds:.0f} s{left}; {stage}{why}"
 
 
@@ -176,7 +176,7 @@ def _open_bar() -> Iterator[EventListener]:
             if event.name == "forecast":
                 bar.console.print(event.text, soft_wrap=True)
             found = f"{describe_trial(event.best)}; " if event.best else ""
-            words = f"{event.device}: {found}{event.stage_text}; {event.operator}"
+            words = f"{event.device}: {found}{event.stage_text}; {event.subject}"
             bar.update(task, completed=event.tried, total=event.planned, description=words)
 
         yield listen

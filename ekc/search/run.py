@@ -1,9 +1,9 @@
-"""One tuning run: baseline, rounds, finals, the front over clocks, result."""
+"""One tuning run: baseline, rounds, finals, the search of clocks, result."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.device import ModelledDevice
+from ekc.devices.device import Metering, ModelledDevice, Timing
 from ekc.devices.statistics import Interval
-from ekc.errors import DeviceError, NothingLegal
+from ekc.errors import NothingLegal
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs
@@ -24,19 +24,21 @@ from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
-from ekc.search.data.trial import Trial, Trials
+from ekc.search.data.trial import Trials
 from ekc.search.loop.breeding import Breeder
+from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.finals import Finals
 from ekc.search.loop.generations import SearchLoop, compute_population_size
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
-from ekc.search.loop.stopping import CostBenefitRule
+from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.tuning_result import TuningResult
 
 
 class TuningRun:
-    """One run. Call `run` once."""
+    """One run. Call `run` once; or, to run several in turns, `measure_baseline`, rounds of `search_loop`,
+    `run_finals` and `make_result`."""
 
     def __init__(
         self,
@@ -51,50 +53,64 @@ class TuningRun:
         self.op, self.measurer, self.device, self.options = space.op, measurer, measurer.device, options
         self.task = ScheduleTask(space, measurer, executor, options, reporter, method, transfer_prior)
         self.reporter = self.task.reporter
-        calls = options.expected_calls
         size = compute_population_size(options.trials, method.breeding)
         self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)
-        stopping_rule = None if calls is None else CostBenefitRule(self.task, calls)
-        self.search_loop = SearchLoop(self.breeder, self.task, options.trials, method.rounds, stopping_rule)
+        self.search_loop = SearchLoop(self.breeder, self.task, method.rounds)
+        self.baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
+        goal = options.objective, options.max_slowdown
+        self.finals = Finals(self.op, measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
+        self._finalists: list[Candidate] = []
         self.is_interrupted = False
-        self.clock_front: list[Trial] = []
-        self.clocks_note = ""
+        self.clock_stage: ClockStage | None = None
 
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Run baseline, rounds and finals, and make the result."""
-        baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
-        goal = self.options.objective, self.options.max_slowdown
-        finals = Finals(self.op, self.measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
-        finalists: list[Candidate] = []
+        calls = self.options.expected_calls
+        rule = None if calls is None else CostBenefitRule(RoundForecast(self.task), calls)
         try:
-            self.reporter.enter_stage("baseline")
-            self._measure_baseline(baseline)
-            self.reporter.report("baseline", baseline)
+            self.measure_baseline()
             self.reporter.enter_stage("breed", 1)
-            self.search_loop.run(self.task.make_start_candidates(start))
-            self.task.meter_share(self.search_loop.round_number)
-            # The naive schedule may win if the search finds nothing better.
-            self.reporter.enter_stage("finals")
-            finalists = finals.run([*self.task.candidates, baseline], self.task.can_continue)
-            if self.options.search_clocks and finalists:
-                self.reporter.enter_stage("clocks")
-                self._measure_clocks(finals.select_winners(finalists)[0])
+            self.search_loop.run(self.options.trials, self.task.make_start_candidates(start), rule)
+            self.run_finals()
         except KeyboardInterrupt:
             if not self.task.timed_candidates:
                 raise
-            self.is_interrupted = True
-            self.task.learner.predict_powers(self.task.timed_candidates)
-        working = finalists or finals.pick_finalists([*self.task.candidates, baseline])
+            self.note_interrupt()
+        return self.make_result()
+
+    def measure_baseline(self) -> None:
+        """Time and meter the naive schedule."""
+        self.reporter.enter_stage("baseline")
+        self._time_and_meter_baseline()
+        self.reporter.report("baseline", self.baseline)
+
+    def run_finals(self) -> None:
+        """Check the finalists and measure them again, and with clocks="search" at clocks."""
+        self.task.meter_share(self.search_loop.round_number)
+        # The naive schedule may win if the search finds nothing better.
+        self.reporter.enter_stage("finals")
+        self._finalists = self.finals.run([*self.task.candidates, self.baseline], self.task.can_continue)
+        if self.options.search_clocks and self._finalists:
+            self.reporter.enter_stage("clocks")
+            self._search_clocks(self._finalists)
+
+    def note_interrupt(self) -> None:
+        """Note that Ctrl-C ended the run. At least one schedule must have a latency."""
+        self.is_interrupted = True
+        self.task.learner.predict_powers(self.task.timed_candidates)
+
+    def make_result(self) -> TuningResult:
+        """Make the result of what was measured. Raises `NothingLegal` where no schedule works."""
+        working = self._finalists or self.finals.pick_finalists([*self.task.candidates, self.baseline])
         if not working or not self.task.timed_candidates:
             raise NothingLegal(self._describe_failures())
-        best, fastest = finals.select_winners(working)
-        result = self._make_result(best, fastest, baseline)
+        result = self._assemble_result(*self.finals.select_winners(working), self.baseline)
         self.reporter.stage = "end"
         self.reporter.report("end", text=result.stopped)
         return result
 
-    def _measure_baseline(self, baseline: Candidate) -> None:
-        schedule = baseline.schedule
+    def _time_and_meter_baseline(self) -> None:
+        baseline, schedule = self.baseline, self.baseline.schedule
         get_kernel = partial(self.task.compiler.get_kernel, schedule)
         timing = self.measurer.time(schedule, get_kernel)
         if isinstance(timing, MeasurementFailure):
@@ -117,40 +133,31 @@ class TuningRun:
             return f"time budget of {self.options.time_budget_s:g} s used"
         return self.search_loop.stop_reason
 
-    def _measure_clocks(self, best: Candidate) -> None:
-        """Measure the best schedule at other clocks; the summary says why if no clock can be set."""
-        clocks = self.device.clocks()
-        if not clocks.mhz:
-            self.clocks_note = f"not searched: {clocks.reason}"
-            return
-        picks = np.linspace(0, len(clocks.mhz) - 1, MEASURING.max_clocks_tried)
-        for mhz in sorted({clocks.mhz[int(i)] for i in picks}):
-            if not self.task.can_continue():
-                break
-            trial = self._measure_at_clock(best, mhz)
-            self.clock_front += [trial] if trial is not None else []
+    def _search_clocks(self, finalists: list[Candidate]) -> None:
+        """Search clocks for the finalists; the summary says why if no clock can be set."""
+        best, fastest = (c.to_trial() for c in self.finals.select_winners(finalists))
+        trials = tuple(c.to_trial() for c in finalists)
+        layer = SearchedLayer(self.op.name, self.op, {self.op.name: 1}, fastest, best, trials)
+        self.clock_stage = ClockStage(
+            [layer],
+            self.measurer,
+            self.task.compiler.get_kernel,
+            self.options.max_slowdown,
+            self.options.seed,
+            self.task.can_continue,
+            partial(self._report_clock, {c.schedule.digest: c for c in finalists}),
+        )
+        self.clock_stage.run()
 
-    def _measure_at_clock(self, best: Candidate, mhz: int) -> Trial | None:
-        """Measure the best schedule at one clock; None after a failure, which is stored and summarised."""
-        try:
-            measurer = Measurer(self.device.at_clock(mhz), self.measurer.store, self.measurer.cost)
-        except DeviceError as problem:
-            self.clocks_note = self.clocks_note or f"at {mhz} MHz: device: {problem}"
-            return None
-        c = self.task.create_candidate(best.schedule, best.structure, best.round)
-        get_kernel = partial(self.task.compiler.get_kernel, best.schedule)
-        timing = measurer.time(c.schedule, get_kernel)
-        metering = measurer.meter(c.schedule, get_kernel, MEASURING.final_window_s)
-        for outcome in (timing, metering):
-            if isinstance(outcome, MeasurementFailure):
-                self.clocks_note = self.clocks_note or f"at {mhz} MHz: {outcome.status}"
-                return None
-        c.timings, c.meterings = [timing], [metering]  # type: ignore[list-item]
-        self.reporter.report("clock", c)
-        return c.to_trial()
+    def _report_clock(
+        self, finalists: Mapping[str, Candidate], schedule: Schedule, timing: Timing, metering: Metering
+    ) -> None:
+        """Report a finalist that was measured at another clock."""
+        known = finalists[schedule.digest]
+        self.reporter.report("clock", replace(known, timings=[timing], meterings=[metering]))
 
-    def _make_result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
-        device = self.device
+    def _assemble_result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
+        device, stage = self.device, self.clock_stage
         return TuningResult(
             op=self.op,
             device=DeviceInfo(
@@ -172,8 +179,9 @@ class TuningRun:
             model_cards=tuple(self.task.learner.model_cards),
             refusals=dict(self.breeder.refusals),
             bred=self.breeder.repaired_count,
-            clock_front=Trials(self.clock_front),
-            clocks_note=self.clocks_note,
+            clock_front=stage.make_clock_front() if stage else Trials(),
+            clocks_note=stage.note if stage else "",
+            plan=stage.make_plan() if stage else None,
             stopped=self._stop_reason,
             saving_interval=self._estimate_saving_interval(best, fastest),
             spent=replace(self.measurer.cost),

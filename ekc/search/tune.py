@@ -6,8 +6,7 @@ that few kernels are metered, and adapts the metered share to the error of that 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,11 +15,9 @@ from pathlib import Path
 from ekc import devices
 from ekc.argument_checks import check_flag
 from ekc.devices.device import Device, check_device_memory
-from ekc.devices.recording import RecordedDevice
-from ekc.errors import EkcError, InvalidInput
+from ekc.errors import EkcError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import (
     TuneOptions,
@@ -31,23 +28,14 @@ from ekc.search.data.options import (
     parse_effort,
     parse_objective,
 )
-from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED
-from ekc.search.database.conditions import describe_unused, group_rows
-from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.warm_start import load_transfer_prior
-from ekc.search.forecast import forecast_run
 from ekc.search.loop.compile_job import open_worker_pool
-from ekc.search.loop.measure import Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.progress import show_progress
-from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
 from ekc.search.run import TuningRun
-from ekc.search.space.space import Space
+from ekc.search.search_parts import open_record_store, open_search_parts
 from ekc.search.tuning_result import TuningResult
-
-_SearchParts = tuple[ScheduleSpace[ModelInputs], Measurer, Callable[[], str]]
-"""Search space, measurer, and a function that forecasts the run as text."""
 
 
 @dataclass(frozen=True)
@@ -149,49 +137,13 @@ def _run_reported(
 
 def _run_search(stack: ExitStack, reporter: Reporter, inputs: _RunInputs) -> TuningResult:
     op, device, options = reporter.op, reporter.device, reporter.options
-    if isinstance(device, RecordedDevice):
-        space, measurer, forecast = _open_recording(op, device, options, inputs.records)
-    else:
-        space, measurer, forecast = _open_device(stack, op, device, options, inputs)
+    store = stack.enter_context(open_record_store(device, inputs.records))
+    parts = open_search_parts(op, device, options, store)
     prior, learned_from = None, ""
     if inputs.warm_start is not None:
         prior, learned_from = load_transfer_prior(inputs.warm_start, op, device, options.seed)
     if inputs.shows_forecast:
-        reporter.report("forecast", text=forecast())
+        reporter.report("forecast", text=parts.forecast())
     workers = inputs.executor or stack.enter_context(open_worker_pool(device, options.trials))
-    run = TuningRun(space, measurer, workers, options, reporter, transfer_prior=prior)
+    run = TuningRun(parts.space, parts.measurer, workers, options, reporter, transfer_prior=prior)
     return replace(run.run(inputs.start), warm_start=learned_from)
-
-
-def _open_recording(
-    op: Operator, device: RecordedDevice, options: TuneOptions, records: str | Path | None
-) -> _SearchParts:
-    """Open the recorded schedules of an operator as the search space."""
-    if records is not None:
-        raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
-    space = make_recorded_schedule_space(op, device, options.objective)
-    return space, RecordedMeasurer(device), lambda: f"replay of {len(space.rows)} recorded schedules"
-
-
-def _open_device(
-    stack: ExitStack, op: Operator, device: Device, options: TuneOptions, inputs: _RunInputs
-) -> _SearchParts:
-    """Open the design space of an operator and the record store. Warns of stored figures of this device that
-    cannot be used."""
-    space = Space(op, device.limits)
-    store = stack.enter_context(RecordStore(inputs.records))
-    measurer = Measurer(device, store)
-    groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json()), kind="timing"))
-    near, far = describe_unused(groups, device)
-    if near:
-        warnings.warn(
-            f"records: {inputs.records} holds schedules of {op.name} that were timed on {device.label}: "
-            f"{near}; they are not used, and all is measured here",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-    def forecast() -> str:
-        return str(forecast_run(space, measurer, options)) + (f"; on file: {far}" if far else "")
-
-    return space, measurer, forecast

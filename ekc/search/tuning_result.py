@@ -11,6 +11,7 @@ from ekc.codegen.library.build import KernelChoice, export
 from ekc.codegen.library.kernels import KernelFigures, TargetBoard
 from ekc.display import format_line, shorten
 from ekc.runtime.kernel import Kernel, compile
+from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.dataframe import make_dataframe
 from ekc.search.data.result import TuningData
 from ekc.search.data.trial import Trial, describe_trial
@@ -31,6 +32,10 @@ def make_choice(
 @dataclass(frozen=True, repr=False)
 class TuningResult(TuningData):
     """The outcome of `ekc.tune`."""
+
+    plan: ClockPlan | None = None
+    """With clocks="search": the clock and the kernel of least energy that are at most `max_slowdown` slower
+    than the fastest at the default clock, and what they save. None where clocks were not searched."""
 
     def compile(self, name: str | None = None) -> Kernel:
         """Compile the best schedule to a callable kernel. `name` replaces the operator's in its functions."""
@@ -81,8 +86,12 @@ class TuningResult(TuningData):
         return make_report([collect_run(self)]).write(file)
 
     def summary(self) -> str:
-        """Format the result as text: a table of best, fastest and baseline, and notes on the figures."""
-        return format_summary(self)
+        """Format the result as text: a table of best, fastest and baseline, notes, and the clock plan."""
+        return format_summary(self) + (f"\n\n{self.plan.summary()}" if self.plan else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object under the attribute names."""
+        return super().to_json() | {"plan": self.plan.to_json() if self.plan else None}
 
     def to_dataframe(self) -> Any:
         """The trials as a pandas data frame, one row each, failures included, with their `status`. Columns:

@@ -13,9 +13,9 @@ from tests.benchmarks.helpers import Run
 
 
 @pytest.fixture(autouse=True)
-def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An own compile cache for each test; a benchmark that sets another folder sets it for its test alone."""
-    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path))
+def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One compile cache for these tests; a benchmark that sets another folder sets it for its test alone."""
+    monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
 
 
 @pytest.fixture

@@ -60,6 +60,12 @@ def make_warm_lines(name: str, arguments: argparse.Namespace, folder: Path) -> l
     return [Line({"operator": name, "taught_by": "both", "note": "8 timed", "rank_cold": None} | counts)]
 
 
+def make_clock_run(model: str, device: str, trials: int, seed: int) -> dict[str, Any]:
+    figures = {"slowdown": 5.0, "promised": 6.0, "clock_mhz": 1200, "meterings": 4, "metering_s": 30.0}
+    saved = {"kernels": 1.0, "clock": 4.0, "together": 6.5}
+    return {method: figures | {"saved": share} for method, share in saved.items()} | {"seed": seed}
+
+
 def make_tuned_line(name: str, *arguments: object) -> Line:
     counts = {"trials": 16, "metered": 2, "failed": 0, "kept": 1}
     return Line(make_line(name) | counts | {"problems": [], "failures": [], "bar": {}, "naive_starved": True})
@@ -187,6 +193,20 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         "a quarter, calls of exactly 50 ms",
         False,
     ),
+    "model.scheduler": (
+        ("--only", "BERT", "--seeds", "2"),
+        {
+            "run_model": lambda *arguments: {
+                "equal": 1.0,
+                "scheduler": 1.0,
+                "round-robin": 1.1,
+                "half each": 1.2,
+            }
+        },
+        "1.100 (1.100 to 1.100)",
+        True,
+    ),
+    "model.clock_plan": (("--only", "encoder, a100"), {"measure_run": make_clock_run}, "encoder", True),
     "search.depth": (("--only", "MV"), {"measure_operator": make_depth_line}, "1.020", False),
     "search.paper": (("--only", "MV 1024x8192 a100"), {"run_all": make_paper_lines}, "1.0050", True),
     "search.quality": (DATA, {"search_recording": make_replays}, "a note", True),

@@ -198,7 +198,7 @@ ERRORS = {
     "--targets h1oo": "did you mean 'h100'",
     "--targets a100,": "--targets: 'a100,' names no device between two commas",
     "--max-slowdown -1": "max_slowdown: -1.0 is outside 0 to 10",
-    "--layers missing.toml": "missing.toml cannot be read",
+    "--model missing.toml": "missing.toml cannot be read",
     "--records missing.db": "missing.db",
 }
 
@@ -273,7 +273,7 @@ def test_layer_without_a_record_is_named(
         '[[layer]]\nname = "fc"\noperator = "matmul"\nm = 64\nn = 64\nk = 64\n'
         '[[layer]]\nname = "fc2"\noperator = "matmul"\nm = 65\nn = 64\nk = 64\n'
     )
-    given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net"]
+    given = ["bundle", "--records", str(records), "--model", str(layers), "--name", "net"]
     assert main([*given, "--out", str(tmp_path / "out")]) == 2
     assert (
         "fc2: matmul(A[65, 64] float32, B[64, 64] float32): no measured schedule" in capsys.readouterr().err
@@ -286,7 +286,7 @@ def test_layers_of_a_file_become_functions(
     layers = tmp_path / "layers.toml"
     table = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\nm = 64\nn = 64\nk = 64\n'
     layers.write_text(table.format("attention.query") + table.format("attention.key"))
-    given = ["bundle", "--records", str(records), "--layers", str(layers), "--name", "net", "--json"]
+    given = ["bundle", "--records", str(records), "--model", str(layers), "--name", "net", "--json"]
     assert main([*given, "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)["functions"]
     assert [f["name"] for f in found] == ["attention_key", "attention_query"]

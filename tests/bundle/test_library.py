@@ -134,12 +134,12 @@ def read_record(folder: Path, name: str) -> dict[str, list[dict[str, object]]]:
 
 @needs_nvcc
 @needs_cmake
-def test_shared_library_shows_its_interface_only(library: Path, tmp_path: Path) -> None:
-    shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
-    build(tmp_path / "net", "-DBUILD_SHARED_LIBS=ON")
-    shown = must_run("nm", "-D", "--defined-only", "made/libekc_net.so", folder=tmp_path / "net")
+def test_shared_library_shows_its_interface_only(other: Path, tmp_path: Path) -> None:
+    shutil.copytree(other, tmp_path / "other", ignore=shutil.ignore_patterns("made"))
+    build(tmp_path / "other", "-DBUILD_SHARED_LIBS=ON")
+    shown = must_run("nm", "-D", "--defined-only", "made/libekc_other.so", folder=tmp_path / "other")
     names = {line.split()[2] for line in shown.splitlines()}
-    declared = set(re.findall(r"\bekc_net_\w+(?=\()", (library / "include/ekc/net.h").read_text()))
+    declared = set(re.findall(r"\bekc_other_\w+(?=\()", (other / "include/ekc/other.h").read_text()))
     assert names == declared
 
 
@@ -207,13 +207,13 @@ def test_make_builds_installs_and_tests(library: Path, tmp_path: Path) -> None:
 
 @needs_nvcc
 @needs_cmake
-def test_subdirectory_of_a_project(library: Path, tmp_path: Path) -> None:
+def test_subdirectory_of_a_project(other: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(
-        f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({library} net)\n"
-        "add_executable(app main.cpp)\ntarget_link_libraries(app PRIVATE ekc::net)\n"
+        f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({other} other)\n"
+        "add_executable(app main.cpp)\ntarget_link_libraries(app PRIVATE ekc::other)\n"
     )
     (tmp_path / "main.cpp").write_text(
-        "#include <ekc/net.hpp>\nint main() { return ekc::net::kernel_count() == 0; }\n"
+        "#include <ekc/other.hpp>\nint main() { return ekc::other::kernel_count() == 0; }\n"
     )
     must_run("cmake", "-G", "Ninja", "-S", ".", "-B", "made", folder=tmp_path)
     must_run("cmake", "--build", "made", folder=tmp_path)

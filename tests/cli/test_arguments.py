@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.cli.arguments import OPERATOR_KINDS, build_operator
-from ekc.cli.layer_file import read_layers
+from ekc.models.layer_file import from_layers
 from tests.cli.conftest import CommandLine
 
 FORMS = [
@@ -78,5 +77,5 @@ def test_command_line_and_layer_files_take_operator_forms(
 ) -> None:
     assert text in cli(f"show {command}").out
     Path("net.toml").write_text(f'[[layer]]\nname = "one"\n{layer}')
-    (read,) = read_layers("net.toml", frozenset(OPERATOR_KINDS))
-    assert text in str(build_operator(read.operator_kind, read.arguments))
+    (layer,) = from_layers("net.toml").layers
+    assert text in str(layer.op)

@@ -93,9 +93,9 @@ TINY = "tune matmul 16 16 16 --trials 4 --quiet"
         ("matmul 4 4 4 --input bias=4", "inputs are those of an epilogue"),
         ("matmux 4 4 4", "did you mean 'matmul'"),
         ("", "which operator?"),
-        ("--layers nowhere.toml", "nowhere.toml cannot be read"),
-        ("matmul 4 4 4 --layers nowhere.toml", "leave OPERATOR out"),
-        ("--layers nowhere.toml --name 2x2", "--name: '2x2' is not an identifier"),
+        ("--model nowhere.toml", "nowhere.toml cannot be read"),
+        ("matmul 4 4 4 --model nowhere.toml", "leave OPERATOR out"),
+        ("--model nowhere.toml --name 2x2", "--name: '2x2' is not an identifier"),
         ("matmul 4 4 4 --name 2x2", "--name: '2x2' is not an identifier"),
     ],
 )
@@ -151,7 +151,7 @@ def test_missing_nvrtc_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyP
 def test_output_folder_is_checked_before_tuning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("not a folder")
     monkeypatch.setattr(
-        "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
+        "ekc.cli.tune_arguments.TuneArguments.run_model", lambda *_: pytest.fail("tuning began")
     )
     assert "cannot write into file/here" in cli.refusal(f"{TINY} --out file/here")
     assert "cannot write into file/here" in cli.refusal("export matmul 8 8 8 --out file/here")
@@ -173,11 +173,11 @@ def test_mistake_in_the_last_layer_is_found_before_tuning(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
     monkeypatch.setattr(
-        "ekc.cli.tune_arguments.TuneArguments.run_tuning", lambda *_: pytest.fail("tuning began")
+        "ekc.cli.tune_arguments.TuneArguments.run_model", lambda *_: pytest.fail("tuning began")
     )
     good = {"name": "first", "operator": "matmul", "m": 8}
     Path("bad.toml").write_text(LAYER.format(**good) + LAYER.format(**{**good, "name": "last", **layer}))
-    assert words in cli.refusal("tune --layers bad.toml --quiet")
+    assert words in cli.refusal("tune --model bad.toml --quiet")
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +313,7 @@ RESULTS = [
 LAYERS = '[[layer]]\nname = "one"\noperator = "matvec"\nm = 8\nk = 8\nepilogue = "relu(y"\n'
 TEXTS = {
     "schedule": (make_naive_schedule(ekc.matvec(8, 8)).to_json(), "show --schedule f"),
-    "layers": (LAYERS, "tune --layers f --quiet"),
+    "layers": (LAYERS, "tune --model f.toml --quiet"),
     "t4": (
         json.dumps({"schema_version": "1.0.0", "results": RESULTS}, indent=1),
         "recording search f --trials 3 --json",
@@ -351,9 +351,15 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def write_file(data: bytes) -> None:
+    """Write the bytes under each of the names that the commands read."""
+    for name in ("f", "f.toml"):
+        Path(name).write_bytes(data)
+
+
 def run_with_file(cli: CommandLine, command: str, data: bytes, status: int) -> Printed:
     """Output of a command that reads these bytes."""
-    Path("f").write_bytes(data)
+    write_file(data)
     return cli(command, status)
 
 
@@ -373,7 +379,7 @@ def test_byte_order_mark_and_crlf_change_nothing(
 @pytest.mark.parametrize("kind", TEXTS)
 def test_unreadable_file_is_one_line(kind: str, change: str, cli: CommandLine) -> None:
     text, command = TEXTS[kind]
-    Path("f").write_bytes(BROKEN[change](text.encode()))
+    write_file(BROKEN[change](text.encode()))
     line = cli.refusal(command)
     assert kind == "schedule" or " f" in line, "the line names the file"
 

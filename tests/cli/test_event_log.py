@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-import ekc
 from ekc.cli import main
+from ekc.search.data.candidate import Candidate
 from ekc.search.data.events import EVENTS, STAGES
+from ekc.search.loop.finals import Finals
 from tests.cli.conftest import CommandLine
 from tests.devices.recording.helpers import record
 
@@ -70,15 +71,13 @@ def test_layers_write_one_log_with_names_and_failures(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("net.toml").write_text(LAYERS)
-    tune = ekc.tune
+    pick_finalists = Finals.pick_finalists
 
-    def fail_softmax(op: ekc.Operator, **options: Any) -> Any:
-        if op.name == "softmax":
-            monkeypatch.setattr("ekc.search.loop.finals.Finals.pick_finalists", lambda *_: [])
-        return tune(op, **options)
+    def find_none_of_softmax(finals: Finals, candidates: list[Candidate]) -> list[Candidate]:
+        return [] if finals.op.name == "softmax" else pick_finalists(finals, candidates)
 
-    monkeypatch.setattr(ekc, "tune", fail_softmax, raising=False)
-    layers = "tune --layers net.toml --target a100 --trials 2 --json --out o"
+    monkeypatch.setattr(Finals, "pick_finalists", find_none_of_softmax)
+    layers = "tune --model net.toml --target a100 --trials-per-layer 2 --json --out o"
     out, err = cli(f"{layers} --log-json run.jsonl", status=2)
     result, events = json.loads(out), _events("run.jsonl")
     assert [layer["name"] for layer in result["layers"]] == ["one"]
@@ -86,19 +85,19 @@ def test_layers_write_one_log_with_names_and_failures(
     assert ends == [("one", "net", "matvec", "end")]
     assert (events[-1]["layer"], events[-1]["event"]) == ("two", "error")
     assert events[-1]["text"] == result["failed"][0]["reason"]
-    assert "matvec on a100 (simulated): 2/2 trials" in err
+    assert {(e["planned"], e["layer"]) for e in events} == {(4, "one"), (4, "two")}
+    assert "one on a100 (simulated): 2/4 trials" in err
 
 
-def test_quiet_layers_print_failures_alone(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(op: ekc.Operator, **_: Any) -> Any:
-        raise ekc.EkcError(f"no kernel of {op.name}")
-
-    monkeypatch.setattr(ekc, "tune", fail, raising=False)
+def test_quiet_model_prints_failures_alone(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Finals, "pick_finalists", lambda *_: [])
     Path("net.toml").write_text(LAYERS)
-    layers = "tune --layers net.toml --target a100 --out o"
-    lines = ["ekc: layer one: no kernel of matvec", "ekc: layer two: no kernel of softmax"]
-    assert cli(f"{layers} --quiet", status=2).err.splitlines() == lines
-    assert len(cli(layers, status=2).err.splitlines()) == 4
+    err = cli("tune --model net.toml --target a100 --trials 2 --out o --quiet", status=2).err
+    assert err.startswith(
+        "ekc: net: no layer has a kernel; one: matvec on a100 (simulated): no schedule works"
+    )
+    assert "; two: softmax on a100 (simulated): no schedule works" in err
+    assert err.count("\n") == 1
 
 
 def test_replay_writes_a_log(cli: CommandLine) -> None:

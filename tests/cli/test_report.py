@@ -50,9 +50,9 @@ def test_no_file_of_measurements_is_replaced_by_a_page(cli: CommandLine) -> None
 
 def test_page_of_layers_is_checked_before_the_search(cli: CommandLine) -> None:
     Path("net.toml").write_text(LAYERS)
-    assert "report: . is a folder" in cli.refusal("tune --layers net.toml --target a100 --report .")
+    assert "report: . is a folder" in cli.refusal("tune --model net.toml --target a100 --report .")
     assert not Path("ekc-out").exists()
-    tuned = cli("tune --layers net.toml --target a100 --trials 2 --out o --report net.html --quiet")
+    tuned = cli("tune --model net.toml --target a100 --trials-per-layer 2 --out o --report net.html --quiet")
     assert SIZE.search(tuned.err.strip())
     html = Path("net.html").read_text()
     assert "Layers of net.toml" in html

@@ -189,6 +189,7 @@ def test_value_changed_by_an_inner_loop_is_unknown_after_it() -> None:
         count_body("int n = 0;\n" + make_loop("int i = 0; n < 20; ++i", inner + "n += 1;"))
 
 
+@pytest.mark.parametrize("kernels", [2, pytest.param(8, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "op",
     [
@@ -198,12 +199,13 @@ def test_value_changed_by_an_inner_loop_is_unknown_after_it() -> None:
     ],
     ids=["conv2d", "grouped", "matmul"],
 )
-def test_kernels_of_the_search_space_are_counted(op: ekc.Operator) -> None:
+def test_kernels_of_the_search_space_are_counted(op: ekc.Operator, kernels: int) -> None:
+    """More kernels of each operator are exhaustive."""
     device = devices.open("a100")
     space = Space(op, device.limits)
     random = np.random.default_rng(1)
     population, _ = space.repair(random, space.sample(random, 12))
-    for row in range(min(len(population), 8)):
+    for row in range(min(len(population), kernels)):
         kernel = compile_schedule(space.build_schedule(population, row), "sm_80", device.limits)
         # One launch of several may pack what another multiplies, maybe on tensor cores.
         every = [count_instructions(kernel.ptx, launch.name) for launch in kernel.launches]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from ekc.codegen.library.kernels import list_extents
 from ekc.codegen.library.legal_names import has_meaning
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier
+from ekc.models.model import ModelLayer
 
 HEADER_NAMES = frozenset(
     {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
@@ -56,6 +58,27 @@ def describe_signature(op: Operator) -> str:
         for compute in data["computes"]
     ]
     return json.dumps({"name": op.name, "inputs": tensors, "computes": computes}, sort_keys=True)
+
+
+def name_layers(layers: Sequence[ModelLayer]) -> list[NamedOperator]:
+    """Operators under the names of the layers. Of two that one model calls `conv` the second is `conv_2`."""
+    named: dict[tuple[str, str], list[Operator]] = {}
+    for layer in layers:
+        for use in layer.uses:
+            own = named.setdefault((use.model, use.name), [])
+            if layer.op not in own:
+                own.append(layer.op)
+    return [
+        NamedOperator(op, label, model)
+        for (model, name), own in named.items()
+        for label, op in zip(_number_names(model, name, named), own, strict=False)
+    ]
+
+
+def _number_names(model: str, name: str, taken: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The name, then the name with 2, 3, ... that no other layer of the model has."""
+    yield name
+    yield from (label for n in count(2) if (model, label := f"{name}_{n}") not in taken)
 
 
 def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ...]:

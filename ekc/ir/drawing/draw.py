@@ -11,7 +11,7 @@ from ekc.ir.drawing.banks import draw_banks
 from ekc.ir.drawing.fragments import draw_fragments
 from ekc.ir.drawing.loops import draw_loops
 from ekc.ir.drawing.staging import draw_staging
-from ekc.ir.drawing.svg import Figure, compose_picture
+from ekc.ir.drawing.svg import Figure, SvgText, compose_picture
 from ekc.ir.drawing.threads import draw_threads
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program
@@ -45,7 +45,7 @@ class DrawnSchedule(Protocol):
         """Hash of the contents."""
 
 
-def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> str:
+def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> SvgText:
     """SVG text of a schedule: the "overview", or one picture of `PICTURES`.
 
     The overview has every picture that applies, and a line for each that does not. Raises `InvalidInput` for
@@ -63,4 +63,4 @@ def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> str:
         figures.append(PICTURES[picture](schedule.program))
     title = f"{schedule.op.name}, schedule {schedule.digest}"
     description = ". ".join([*(figure.heading for figure in figures), *notes])
-    return compose_picture(title, str(schedule.op), description, figures, notes)
+    return SvgText(compose_picture(title, str(schedule.op), description, figures, notes))

@@ -43,6 +43,18 @@ CYCLE = ("blue", "orange", "green", "purple", "red", "teal", "olive", "pink")
 """Colors of numbered things: warps, banks, tiles."""
 
 
+class SvgText(str):
+    """SVG text of a picture. It is a string in every way, and a notebook shows the picture."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"<SvgText, {len(self):,} characters>"
+
+
 @dataclass(frozen=True)
 class Figure:
     """One part of a picture, `WIDTH` pixels wide: its elements, from y = 0 on, and its height in pixels."""

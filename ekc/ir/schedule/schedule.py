@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ekc.argument_checks import check_text, format_value
 from ekc.display import format_html_text, format_line, shorten
@@ -35,6 +35,9 @@ from ekc.ir.schedule import (
     step_from_json,
 )
 from ekc.tables import count_nouns
+
+if TYPE_CHECKING:
+    from ekc.ir.drawing.svg import SvgText
 
 SCHEDULE_FORMAT = 1
 
@@ -180,13 +183,13 @@ class Schedule:
         """The steps as the Python text that makes them; replaying it gives an equal Schedule."""
         return "ekc.Schedule(op)" + "".join(f"\n    {s.to_python()}" for s in self.steps)
 
-    def draw(self, picture: str = "overview") -> str:
-        """The schedule as SVG text, for a file, a page or a notebook.
+    def draw(self, picture: str = "overview") -> SvgText:
+        """The schedule as SVG text, for a file or a page. A notebook shows it as a picture.
 
         Pictures: "loops", "threads", "staging", "banks", "fragments", or "overview" with all that apply.
         Raises `InvalidInput` for another name, and for one that does not apply, with the reason.
 
-        >>> IPython.display.SVG(schedule.draw("threads"))
+        >>> Path("threads.svg").write_text(schedule.draw("threads"))
         """
         # Pictures read the analysis, which `import ekc` does not need.
         from ekc.ir.drawing.draw import draw_schedule

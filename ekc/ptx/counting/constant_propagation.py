@@ -46,7 +46,7 @@ _LINEAR_OPCODES = frozenset({"mov", "add", "sub", "setp", "selp"})
 """Opcodes that add their arguments, copy one of them, or compare them."""
 
 
-class Value(NamedTuple):
+class OffsetValue(NamedTuple):
     """`base + number`, where the base is an unknown quantity; without a base, the number itself."""
 
     number: int
@@ -54,7 +54,7 @@ class Value(NamedTuple):
     """Identity of the unknown quantity; None where the value is known."""
 
 
-Values = dict[str, Value]
+Values = dict[str, OffsetValue]
 """Register -> value."""
 
 
@@ -71,19 +71,21 @@ class State:
     multi_writer_values: Values
     """Values of the other registers."""
 
-    def read_register(self, name: str) -> Value:
+    def read_register(self, name: str) -> OffsetValue:
         """The value of a register; an unknown quantity where nothing is known."""
-        return self.multi_writer_values.get(name) or self.single_writer_values.get(name) or Value(0, name)
+        return (
+            self.multi_writer_values.get(name) or self.single_writer_values.get(name) or OffsetValue(0, name)
+        )
 
 
-Operation = Callable[[Sequence[Value]], Value | None]
+Operation = Callable[[Sequence[OffsetValue]], OffsetValue | None]
 """Computes the result of an instruction from its arguments; None where it is unknown."""
 
 
 class PredicateGuard(NamedTuple):
     """The condition under which an instruction runs."""
 
-    predicate: Value | str
+    predicate: OffsetValue | str
     """A register, or its value where that never changes."""
     is_negated: bool
 
@@ -110,7 +112,7 @@ class PreparedInstruction:
     """Registers that the instruction writes."""
     is_only_writer: bool
     """Whether no other instruction writes these registers."""
-    arguments: tuple[Value | str, ...]
+    arguments: tuple[OffsetValue | str, ...]
     """Registers, or values that never change; empty where the result is always unknown."""
     operation: Operation | None
     """None where the result is always unknown."""
@@ -144,7 +146,7 @@ class PreparedInstruction:
             result = self.operation([_read_value(place, state) for place in self.arguments])
         values = state.single_writer_values if self.is_only_writer else state.multi_writer_values
         for name in self.written_registers:
-            values[name] = result or Value(0, (id(self), name, new_base))
+            values[name] = result or OffsetValue(0, (id(self), name, new_base))
 
 
 def list_uses(instruction: Instruction) -> tuple[str, ...]:
@@ -196,18 +198,18 @@ def _is_simple(operand: Operand) -> bool:
     return is_register or isinstance(operand, Immediate | Symbol)
 
 
-def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> Value | str:
+def _resolve_operand(operand: Operand, constants: Values, written: Container[str]) -> OffsetValue | str:
     """The value of an operand that never changes, or the name of the register to read."""
     if isinstance(operand, Register):
         name = operand.name
-        return constants.get(name) or (name if name in written else Value(0, name))
+        return constants.get(name) or (name if name in written else OffsetValue(0, name))
     if isinstance(operand, Immediate) and isinstance(operand.value, int):
-        return Value(operand.value)
+        return OffsetValue(operand.value)
     # A special register, a symbol or a float stays one unknown quantity.
-    return Value(0, operand)
+    return OffsetValue(0, operand)
 
 
-def _read_value(place: Value | str, state: State) -> Value:
+def _read_value(place: OffsetValue | str, state: State) -> OffsetValue:
     return state.read_register(place) if isinstance(place, str) else place
 
 
@@ -251,31 +253,35 @@ def _wrap_to_type(number: int, kind: tuple[bool, int]) -> int:
     return number - (1 << bits) if signed and number >> (bits - 1) else number
 
 
-def _add_values(left: Value, right: Value, sign: int, kind: tuple[bool, int]) -> Value | None:
+def _add_values(
+    left: OffsetValue, right: OffsetValue, sign: int, kind: tuple[bool, int]
+) -> OffsetValue | None:
     number = _wrap_to_type(left.number + sign * right.number, (True, kind[1]))
     if right.base is None:
-        return Value(number, left.base)
+        return OffsetValue(number, left.base)
     if left.base is None and sign > 0:
-        return Value(number, right.base)
-    return Value(number) if left.base == right.base and sign < 0 else None
+        return OffsetValue(number, right.base)
+    return OffsetValue(number) if left.base == right.base and sign < 0 else None
 
 
-def _compare_values(comparison: str, arguments: Sequence[Value], kind: tuple[bool, int]) -> Value | None:
+def _compare_values(
+    comparison: str, arguments: Sequence[OffsetValue], kind: tuple[bool, int]
+) -> OffsetValue | None:
     """`setp`. Values on one base compare by their numbers: pointers into an array do not wrap."""
     left, right = arguments
     if left.base != right.base:
         return None
     view = _comparison_type(left, kind)
     a, b = _wrap_to_type(left.number, view), _wrap_to_type(right.number, view)
-    return Value(int(_COMPARISONS[comparison](a, b)))
+    return OffsetValue(int(_COMPARISONS[comparison](a, b)))
 
 
-def _comparison_type(value: Value, kind: tuple[bool, int]) -> tuple[bool, int]:
+def _comparison_type(value: OffsetValue, kind: tuple[bool, int]) -> tuple[bool, int]:
     """The type in which a comparison compares a value: addresses on one base as signed numbers."""
     return kind if value.base is None else (True, kind[1])
 
 
-def _select_value(yes: Value, no: Value, predicate: Value) -> Value | None:
+def _select_value(yes: OffsetValue, no: OffsetValue, predicate: OffsetValue) -> OffsetValue | None:
     if predicate.base is not None:
         return yes if yes == no else None
     return yes if predicate.number else no
@@ -288,16 +294,16 @@ def _conversion_of(opcode: tuple[str, ...], kind: tuple[bool, int]) -> Operation
         return None
     signed = (True, target[1])
 
-    def convert(arguments: Sequence[Value]) -> Value | None:
+    def convert(arguments: Sequence[OffsetValue]) -> OffsetValue | None:
         number, base = arguments[0]
-        return Value(_wrap_to_type(_wrap_to_type(number, kind), signed)) if base is None else None
+        return OffsetValue(_wrap_to_type(_wrap_to_type(number, kind), signed)) if base is None else None
 
     return convert
 
 
 def _compute_number(
-    opcode: tuple[str, ...], arguments: Sequence[Value], kind: tuple[bool, int]
-) -> Value | None:
+    opcode: tuple[str, ...], arguments: Sequence[OffsetValue], kind: tuple[bool, int]
+) -> OffsetValue | None:
     """Arithmetic on plain numbers."""
     if kind[1] == 1 and (decided := _settle_logic(opcode[0], arguments)):
         return decided
@@ -305,11 +311,11 @@ def _compute_number(
         return None
     number = _OPERATORS[opcode[0]](*(_wrap_to_type(argument.number, kind) for argument in arguments))
     bits = 2 * kind[1] if "wide" in opcode else kind[1]
-    return Value(_wrap_to_type(number, (bits > 1, bits)))
+    return OffsetValue(_wrap_to_type(number, (bits > 1, bits)))
 
 
-def _settle_logic(name: str, arguments: Sequence[Value]) -> Value | None:
+def _settle_logic(name: str, arguments: Sequence[OffsetValue]) -> OffsetValue | None:
     """`and` with a known false or `or` with a known true, whatever the other argument is."""
     settling = {"and": 0, "or": 1}.get(name)
     bits = [argument.number & 1 for argument in arguments if argument.base is None]
-    return Value(settling) if settling is not None and settling in bits else None
+    return OffsetValue(settling) if settling is not None and settling in bits else None

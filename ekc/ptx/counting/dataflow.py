@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from ekc.ptx.cfg import Block
 from ekc.ptx.counting.constant_propagation import (
     Comparison,
+    OffsetValue,
     PredicateGuard,
     PreparedInstruction,
     State,
-    Value,
     Values,
     is_settled,
     list_uses,
@@ -178,7 +178,7 @@ class LoopFlow:
             if state is not None and (node.steps or node.is_loop_header):
                 state = State(state.single_writer_values, state.multi_writer_values.copy())
                 for name in varying.get(node.block, ()) if node.is_loop_header else ():
-                    state.multi_writer_values[name] = Value(0, ("loop", node.block, name, trip))
+                    state.multi_writer_values[name] = OffsetValue(0, ("loop", node.block, name, trip))
                 for each in node.steps:
                     if comparisons is not None and each.comparison_type:
                         comparisons.append(each.read_comparison(state))
@@ -256,5 +256,5 @@ def join_states(states: Sequence[State], new_base: Hashable) -> State | None:
     for other in others:
         for name in first.keys() | other.keys():
             if first.get(name) != other.get(name):
-                own[name] = Value(0, ("join", name, new_base))
+                own[name] = OffsetValue(0, ("join", name, new_base))
     return State(states[0].single_writer_values, own)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
-from ekc.ptx.counting.constant_propagation import Comparison, State, Value
+from ekc.ptx.counting.constant_propagation import Comparison, OffsetValue, State
 from ekc.ptx.counting.dataflow import BranchSlice, LoopFlow, VaryingRegisters, join_states
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
@@ -51,7 +51,7 @@ class TripStrides:
         """The state that many trips after `state`. To be called only after `count` returned that many."""
         assert self._growth is not None
         moved = {
-            name: Value(value.number + trips * self._growth[name], value.base)
+            name: OffsetValue(value.number + trips * self._growth[name], value.base)
             for name, value in state.multi_writer_values.items()
             if name in self._growth
         }

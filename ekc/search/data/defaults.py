@@ -134,8 +134,6 @@ class MeasuringSettings:
     """Trials between two such times, at least."""
     max_trials_per_metering: int = 64
     """Trials between two such times, at most."""
-    max_clocks_tried: int = 8
-    """Clocks at which the best schedule is measured with clocks="search"."""
 
 
 MEASURING = MeasuringSettings()
@@ -170,6 +168,22 @@ class StoppingSettings:
 
 
 STOPPING = StoppingSettings()
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """The turns of the layers of a model (`model/scheduler.py`)."""
+
+    round_share: float = 1 / 16
+    """Size of a round after the first, as a share of the trials of the layer so far: the mean that
+    `round_share` has over a run that ends there."""
+
+    decay_trials: float = 8.0
+    """Trials after the warm-up at which a round is expected to improve a layer half as much as right after
+    it: docs/explanation/search.md has the improvements of 71 searches of layers."""
+
+
+SCHEDULER = SchedulerSettings()
 
 
 @dataclass(frozen=True)
@@ -500,3 +514,79 @@ class TransferSettings:
 
 
 TRANSFER = TransferSettings()
+
+
+@dataclass(frozen=True)
+class ClockModelSettings:
+    """The model of kernels over clocks (`ekc/search/clocks/clock_model.py`)."""
+
+    usual_fixed_time_share: float = 0.3
+    """Share of a latency that does not follow the clock, where nothing is known."""
+    usual_memory_share: float = 0.2
+    """Share of the energy of a call above idle that does not follow the core voltage, likewise."""
+    usual_idle_share: float = 0.4
+    """Idle power as a share of the least power of a kernel, where no idle power was measured."""
+    usual_idle_shares: tuple[float, float, float] = (0.5, 0.3, 0.2)
+    """Shares of the idle power: constant, with the square of the voltage, and that times the clock."""
+    usual_weight: float = 0.02
+    """Weight of the usual values in a fit, in readings."""
+    max_idle_share: float = 0.95
+    """Share of a kernel's power that may be idle power, at most."""
+    knee_shares: tuple[float, ...] = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
+    """Highest clock of the lowest voltage that are tried, as shares of the highest clock."""
+    usual_knee_share: float = 0.65
+    knee_share_std: float = 0.12
+    """Recorded and fitted: 0.71 on the A100, 0.75 on the RTX A4000, 0.5 assumed for the H100."""
+    rises: tuple[float, ...] = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+    """Rises of the voltage to the highest clock that are tried."""
+    usual_rise: float = 0.3
+    rise_std: float = 0.08
+    """Recorded: 0.28 on the A100 and the RTX A4000."""
+    curve_error: float = 0.01
+    """Relative error of the power curve by which voltage curves are compared."""
+    shared_power_std: float = 0.05
+    own_power_std: float = 0.03
+    """Standard deviations of what the power curve misses: of all kernels alike, and of each."""
+    shared_latency_std: float = 0.01
+    own_latency_std: float = 0.03
+    """The same for the latency."""
+    length_log_clock: float = 0.35
+    """Natural logarithm of the ratio of two clocks over which those errors change."""
+    min_error: float = 0.0005
+    """Relative error of a latency, at least."""
+    power_scatter: float = 0.01
+    """Relative scatter of meterings of one kernel beyond their intervals: a board starts warmer or cooler."""
+
+
+CLOCK_MODEL = ClockModelSettings()
+
+
+@dataclass(frozen=True)
+class ClockSearchSettings:
+    """The search of clocks and kernels together (`ekc/search/clocks/clock_search.py`)."""
+
+    kept_kernels: int = 6
+    """Kernels of a layer that are followed over clocks, at most."""
+    anchor_shares: tuple[float, ...] = (0.3, 0.5, 0.75, 1.0)
+    """Clocks at which every kept kernel is timed, as shares of the highest. A timing compiles nothing and
+    takes a small part of the seconds of a metering, so it is no trial."""
+    lowest_share: float = 0.25
+    """Lowest clock that is considered, as a share of the highest. Below, idle power makes every call cost
+    more."""
+    metered_share: float = 1 / 3
+    """Share of the metered seconds of a whole run that the search of clocks takes, at most."""
+    min_meterings: int = 8
+    """Meterings that it may take in any case."""
+    max_repeats: int = 3
+    """Meterings of one kernel at one clock, at most."""
+    draws: int = 64
+    """Draws of the energies from which the value of another metering is estimated."""
+    stop_saving: float = 0.001
+    """Share of the energy below which knowing all energies would not pay: the search then ends."""
+    max_failures: int = 3
+    """Clocks that may fail before the search ends."""
+    front_clocks: int = 8
+    """Rows of the table of the best schedule over clocks, at least."""
+
+
+CLOCK_SEARCH = ClockSearchSettings()

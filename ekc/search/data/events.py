@@ -18,7 +18,7 @@ EVENTS = {
     "metering": "the energy of a schedule was metered (`trial`)",
     "final": "a finalist was measured again (`trial`)",
     "check": "a finalist was executed and compared with the reference (`trial`)",
-    "clock": "the best schedule was measured at another clock (`trial`)",
+    "clock": "a finalist was measured at a clock (`trial`)",
     "end": "the run has a result; `text` says why it ended before all trials were used",
     "error": "the run ends without a result; `text` says why",
 }
@@ -30,7 +30,7 @@ STAGES = {
     "measure": "compiling and timing",
     "meter": "metering",
     "finals": "checking and measuring the finalists",
-    "clocks": "measuring other clocks",
+    "clocks": "searching clocks",
     "end": "done",
 }
 """Names of stages, and their text in a line."""
@@ -66,6 +66,11 @@ class TuningEvent:
     fastest: Trial | None = None
     trial: Trial | None = None
     text: str = ""
+    layer: str = ""
+    """Name of the layer in the run of a model. `planned`, `tried`, `failed` and `metered` then count the
+    trials of all layers; everything else is of this layer. "" in the run of one operator."""
+    model: str = ""
+    """Name of the model of that layer."""
 
     def __repr__(self) -> str:
         return format_line(self, f"{self.name} on {shorten(self.device, 40)}: {self.progress_text}")
@@ -77,7 +82,12 @@ class TuningEvent:
     def format_line(self) -> str:
         """Format the event as one line of text."""
         about = self.text or (describe_trial(self.trial) if self.trial else self.stage_text)
-        return f"{self.operator} on {self.device}: {self.name}: {about}; {self.progress_text}"
+        return f"{self.subject} on {self.device}: {self.name}: {about}; {self.progress_text}"
+
+    @property
+    def subject(self) -> str:
+        """The name of the layer that is tuned, or of the operator in a run of one."""
+        return self.layer or self.operator
 
     @property
     def stage_text(self) -> str:

@@ -47,57 +47,86 @@ class StoppingRule(Protocol):
         """Why the search should end before a batch of `trial_count` trials; None if it should go on."""
 
 
+@dataclass(frozen=True)
+class PlannedRound(Generic[CandidateT]):
+    """A round whose candidates were picked and are not measured yet."""
+
+    candidates: Sequence[CandidateT]
+    genomes: Sequence[Population]
+    """Genomes of the last candidates; those before were given by the caller."""
+
+    @property
+    def trial_count(self) -> int:
+        """Candidates of the round."""
+        return len(self.candidates)
+
+
 @dataclass
 class SearchLoop(Generic[CandidateT]):
-    """One search."""
+    """One search: `run` does all rounds, or a scheduler calls `plan_round` and `measure_round` in turn."""
 
     breeder: Breeder
     task: SearchTask[CandidateT]
-    trials: int
     settings: RoundSettings = PARALLEL_ROUNDS
-    stopping_rule: StoppingRule | None = None
     stop_reason: str = ""
     """Why the search ended before all trials were used, unless time ran out."""
     round_number: int = 0
     """Number of the current round, from 1."""
+    trial_count: int = 0
+    """Candidates measured so far."""
+    _parents: Population | None = None
     _tried_keys: set[int] = field(default_factory=set)
     _figures: list[float] = field(default_factory=list)
     _genomes: list[Population] = field(default_factory=list)
-    _trial_count: int = 0
     _random_count: int = 0
 
-    def run(self, start: Sequence[CandidateT] = ()) -> None:
+    def run(
+        self, trials: int, start: Sequence[CandidateT] = (), stopping_rule: StoppingRule | None = None
+    ) -> None:
         """Run rounds until the trials or the time are used. The first round measures `start` first."""
-        parents: Population | None = None
-        start = list(start[: self.trials])
-        while self._trial_count < self.trials and self.task.can_continue():
-            self.round_number += 1
-            closing = self._trial_count >= compute_closing_start(self.trials, self.settings)
-            acquisition = self.task.acquisition
-            score = acquisition.score_tie_breaks if closing else acquisition.score
-            parents, _ = self.breeder.evolve(parents, score)
-            size = compute_round_size(self.round_number, self._trial_count, self.trials, self.settings)
-            wanted = max(size - len(start), 0)
-            candidates, genomes = ([], []) if closing else self._pick_batch(parents, wanted)
-            if not candidates and wanted:
-                candidates, genomes = self._pick_best(parents, wanted)
-            if not candidates and not start:
-                # If no genome was legal, the breeder has the reasons.
-                self.stop_reason = "every schedule of the space has been tried" if len(parents) else ""
+        start = list(start[:trials])
+        while self.trial_count < trials and self.task.can_continue():
+            size = compute_round_size(self.round_number + 1, self.trial_count, trials, self.settings)
+            is_closing = self.trial_count >= compute_closing_start(trials, self.settings)
+            planned = self.plan_round(size, start, is_closing)
+            if planned is None:
                 return
-            if self._is_stopped(genomes, len(start) + len(candidates)):
+            reason = (
+                stopping_rule.should_stop(planned.genomes, planned.trial_count) if stopping_rule else None
+            )
+            if reason is not None:
+                self.stop_reason = reason
                 return
-            figures = self.task.measure([*start, *candidates], self.round_number)
-            self._trial_count += len(figures)
-            self._record_results(genomes, figures[len(start) :])
+            self.measure_round(planned)
             start = []
-            parents = self.breeder.select_parents(self._find_elites(), parents)
 
-    def _is_stopped(self, genomes: Sequence[Population], trial_count: int) -> bool:
-        """Ask the stopping rule about the next batch, and keep its reason."""
-        reason = self.stopping_rule.should_stop(genomes, trial_count) if self.stopping_rule else None
-        self.stop_reason = reason or self.stop_reason
-        return reason is not None
+    def plan_round(
+        self, size: int, start: Sequence[CandidateT] = (), is_closing: bool = False
+    ) -> PlannedRound[CandidateT] | None:
+        """Breed genomes and pick `size` candidates, those of `start` among them. None if there is nothing
+        left to try. A closing round looks for as good candidates of less cost."""
+        self.round_number += 1
+        acquisition = self.task.acquisition
+        score = acquisition.score_tie_breaks if is_closing else acquisition.score
+        parents, _ = self.breeder.evolve(self._parents, score)
+        self._parents = parents
+        wanted = max(size - len(start), 0)
+        candidates, genomes = ([], []) if is_closing else self._pick_batch(parents, wanted)
+        if not candidates and wanted:
+            candidates, genomes = self._pick_best(parents, wanted)
+        if not candidates and not start:
+            # If no genome was legal, the breeder has the reasons.
+            self.stop_reason = "every schedule of the space has been tried" if len(parents) else ""
+            return None
+        return PlannedRound([*start, *candidates], genomes)
+
+    def measure_round(self, planned: PlannedRound[CandidateT]) -> None:
+        """Measure a planned round, and select the parents of the next."""
+        figures = self.task.measure(planned.candidates, self.round_number)
+        self.trial_count += len(figures)
+        self._record_results(planned.genomes, figures[planned.trial_count - len(planned.genomes) :])
+        assert self._parents is not None
+        self._parents = self.breeder.select_parents(self._find_elites(), self._parents)
 
     def _pick_batch(self, population: Population, count: int) -> tuple[list[CandidateT], list[Population]]:
         """Pick a diverse batch: equal shares by each predicted figure, and some genomes at random."""
@@ -123,7 +152,7 @@ class SearchLoop(Generic[CandidateT]):
         """Count the random genomes of a batch, so that their share of all trials so far is as set."""
         if self.round_number == 1:
             return round(self.settings.first_round_random_share * count)
-        due = int(self.settings.random_share * (self._trial_count + count)) - self._random_count
+        due = int(self.settings.random_share * (self.trial_count + count)) - self._random_count
         self._random_count += max(due, 0)
         return min(max(due, 0), count)
 

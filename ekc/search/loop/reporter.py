@@ -22,6 +22,18 @@ _DEBUG_EVENTS = ("trial", "metering", "check", "final", "clock")
 """Events that are logged at DEBUG; all others are logged at INFO."""
 
 
+@dataclass(frozen=True)
+class LayerLabel:
+    """The layer of a model's run that a reporter belongs to."""
+
+    layer: str
+    model: str
+    planned: int
+    """Trials of all layers, at most."""
+    candidates: Sequence[Sequence[Candidate]]
+    """Candidates of each layer so far, of this one too."""
+
+
 @dataclass
 class Reporter:
     """Makes the events of one run. Without listeners it makes none."""
@@ -35,6 +47,8 @@ class Reporter:
     """Current stage, one of `data.events.STAGES`."""
     round: int = 0
     """Current round, from 1; 0 before the first."""
+    label: LayerLabel | None = None
+    """None in the run of one operator."""
     is_stop_requested: bool = False
     """Whether a listener asked the run to end."""
 
@@ -60,8 +74,10 @@ class Reporter:
                 raise
 
     def _make_event(self, name: str, candidate: Candidate | None, text: str) -> TuningEvent:
-        working = [c for c in self.candidates if c.ok]
-        best, fastest = _select_leaders(working, self.options)
+        best, fastest = _select_leaders([c for c in self.candidates if c.ok], self.options)
+        label = self.label
+        tried = [c for x in (label.candidates if label else (self.candidates,)) for c in x]
+        working = [c for c in tried if c.ok]
         return TuningEvent(
             name=name,
             operator=self.op.name,
@@ -70,14 +86,16 @@ class Reporter:
             stage=self.stage,
             round=self.round,
             seconds=time.monotonic() - self.options.requested_at_s,
-            planned=self.options.trials,
-            tried=len(self.candidates),
-            failed=len(self.candidates) - len(working),
+            planned=label.planned if label else self.options.trials,
+            tried=len(tried),
+            failed=len(tried) - len(working),
             metered=sum(c.metered for c in working),
             best=best.to_trial() if best else None,
             fastest=fastest.to_trial() if fastest else None,
             trial=candidate.to_trial() if candidate else None,
             text=text,
+            layer=label.layer if label else "",
+            model=label.model if label else "",
         )
 
 

@@ -1,4 +1,4 @@
-"""The stopping rule of `effort`: a round must be expected to save more than it costs.
+"""Forecasts of the improvement and cost of a round; the stopping rule of `effort`: it must save more.
 
 The models predict an improvement for each schedule of the next batch. These predictions are optimistic, as
 the search picks the schedules of the largest ones. So their sum is scaled by the accuracy of earlier
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,41 +25,45 @@ from ekc.tables import format_rounded
 
 
 @dataclass
-class CostBenefitRule:
-    """Stops a search before a batch that is expected to cost more than it saves."""
+class RoundForecast:
+    """Forecasts the improvement and the cost of the next round of one search. `accept` it before the round is
+    measured: later forecasts are scaled by what it achieved."""
 
     task: ScheduleTask
-    expected_calls: float
-    """Calls of the kernel over its life."""
     settings: StoppingSettings = STOPPING
+    predicted_total: float = field(init=False)
+    """Sum of predicted improvements of measured rounds, the initial credit included."""
+    achieved_total: float = field(init=False)
+    """Sum of the improvements that they achieved."""
     _energy_before_j: float | None = None
     """Joules used before the first round, for the baseline."""
-    _predicted_total: float = 0.0
-    _achieved_total: float = 0.0
+    _predicted: float = 0.0
+    """Predicted improvement of the next round."""
     _pending: tuple[float, float] | None = None
-    """(predicted improvement, best score before) of the batch that was allowed last."""
+    """(predicted improvement, best score before) of the batch that was accepted last."""
 
     def __post_init__(self) -> None:
-        self._predicted_total = self._achieved_total = self.settings.initial_credit
+        self.predicted_total = self.achieved_total = self.settings.initial_credit
 
-    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
-        """Return why the batch would cost more than it saves; None if it may be measured."""
+    def note_start(self) -> None:
+        """Note that the first round comes now: what was measured before is no cost of a round."""
+        self._energy_before_j = self.task.measurer.cost.joules
+
+    def predict_improvement(self, batch: Sequence[Population]) -> float | None:
+        """Predict the relative improvement by a batch, scaled by the accuracy of earlier predictions. None
+        until the models are fitted."""
         if self._energy_before_j is None:
-            self._energy_before_j = self.task.measurer.cost.joules
+            self.note_start()
         self._credit_pending_batch()
         if not (self.task.learner.latency_model.is_ready and self.task.timed_candidates):
             return None
-        predicted = self._sum_expected_improvements(batch)
-        saving, cost = self._estimate_saving(predicted), self._estimate_round_cost(trial_count)
-        if saving >= cost:
-            self._pending = predicted, float(self.task.incumbent.scores.min())
-            return None
-        unit = "s" if self._is_latency_objective else "J"
-        spent, saved = f"{format_rounded(cost, 3)} {unit}", f"{format_rounded(saving, 2)} {unit}"
-        return (
-            f"another round would not pay: {trial_count} schedules cost about {spent} and are "
-            f"expected to save {saved} in {self.expected_calls:,.0f} calls"
-        )
+        together = sum(batch[1:], batch[0])
+        self._predicted = float(np.exp(-self.task.acquisition.score(together)).sum())
+        return self._predicted * self.achieved_total / self.predicted_total
+
+    def accept(self) -> None:
+        """Note that the batch predicted last is measured now."""
+        self._pending = self._predicted, float(self.task.incumbent.scores.min())
 
     def _credit_pending_batch(self) -> None:
         """Compare the improvement that was predicted of the last batch with the one achieved."""
@@ -67,36 +71,52 @@ class CostBenefitRule:
             return
         predicted, before = self._pending
         self._pending = None
-        self._predicted_total += predicted
+        self.predicted_total += predicted
         # If all timed schedules failed on the device since, nothing was achieved.
         if self.task.timed_candidates:
-            self._achieved_total += max(math.log(before / self.task.incumbent.scores.min()), 0.0)
-
-    def _sum_expected_improvements(self, batch: Sequence[Population]) -> float:
-        """Sum the expected improvements of a batch, each relative to the best score."""
-        together = sum(batch[1:], batch[0])
-        return float(np.exp(-self.task.acquisition.score(together)).sum())
-
-    def _estimate_saving(self, predicted_improvement: float) -> float:
-        """Estimate the joules (or seconds) that a batch saves over the life of the kernel."""
-        scaled = predicted_improvement * self._achieved_total / self._predicted_total
-        return scaled * self._get_best_call_cost() * self.expected_calls
+            self.achieved_total += max(math.log(before / self.task.incumbent.scores.min()), 0.0)
 
     @property
-    def _is_latency_objective(self) -> bool:
-        return self.task.options.objective == "latency"
+    def unit(self) -> str:
+        """Unit of savings and costs."""
+        return "s" if self.task.options.objective == "latency" else "J"
 
-    def _get_best_call_cost(self) -> float:
+    def get_best_call_cost(self) -> float:
         """Joules (or seconds) of one call of the best schedule so far."""
         best = self.task.incumbent.best
-        return best.latency_s if self._is_latency_objective else best.energy_j
+        return best.latency_s if self.unit == "s" else best.energy_j
 
-    def _estimate_round_cost(self, trial_count: int) -> float:
+    def estimate_cost(self, trial_count: int) -> float:
         """Estimate the device joules (or seconds) of so many more trials."""
         spent, trials = self.task.measurer.cost, len(self.task.candidates)
         wait_s = self.settings.compile_wait_s
-        if self._is_latency_objective:
+        if self.unit == "s":
             return trial_count * (spent.timing_s / trials + wait_s)
         return trial_count * (
             (spent.joules - (self._energy_before_j or 0.0)) / trials + wait_s * spent.idle_w
+        )
+
+
+@dataclass
+class CostBenefitRule:
+    """Stops a search before a batch that is expected to cost more than it saves."""
+
+    forecast: RoundForecast
+    expected_calls: float
+    """Calls of the kernel over its life."""
+
+    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
+        """Return why the batch would cost more than it saves; None if it may be measured."""
+        improvement = self.forecast.predict_improvement(batch)
+        if improvement is None:
+            return None
+        saving = improvement * self.forecast.get_best_call_cost() * self.expected_calls
+        cost = self.forecast.estimate_cost(trial_count)
+        if saving >= cost:
+            self.forecast.accept()
+            return None
+        unit, spent = self.forecast.unit, format_rounded(cost, 3)
+        return (
+            f"another round would not pay: {trial_count} schedules cost about {spent} {unit} and are "
+            f"expected to save {format_rounded(saving, 2)} {unit} in {self.expected_calls:,.0f} calls"
         )

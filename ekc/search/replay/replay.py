@@ -98,5 +98,5 @@ def replay_search(
     """Search a table. Returns the rows tried, in order; `on_progress` gets their number after every round."""
     task = ReplayTask(table, space, on_progress=on_progress)
     breeder = Breeder(space, np.random.default_rng(seed), compute_population_size(trials))
-    SearchLoop(breeder, task, trials, settings=SEQUENTIAL_ROUNDS).run()
+    SearchLoop(breeder, task, SEQUENTIAL_ROUNDS).run(trials)
     return task.tried_rows

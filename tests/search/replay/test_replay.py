@@ -26,7 +26,7 @@ def test_replay_learns_from_every_trial_after_first_round() -> None:
             return super().measure(candidates, round_number)
 
     breeder = Breeder(SPACE, np.random.default_rng(0), 512)
-    SearchLoop(breeder, Watched(TABLE, SPACE), 40, settings=SEQUENTIAL_ROUNDS).run()
+    SearchLoop(breeder, Watched(TABLE, SPACE), SEQUENTIAL_ROUNDS).run(40)
     assert sizes == [5] + 35 * [1]
     assert [compute_round_size(2, 25, trials, SEQUENTIAL_ROUNDS) for trials in (100, 200, 250)] == [1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""`ekc tune --layers`: totals, missing layers, names of kernels."""
+"""`ekc tune --model`: totals, missing layers, names of kernels, the old option `--layers`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,22 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.errors import DeviceError, NothingLegal
-from ekc.ir.operator import Operator
+from ekc.cli.tune_arguments import TuneArguments
 from ekc.ir.schedule.naive import make_naive_schedule
+from ekc.models.model import Model
 from ekc.search.data.result import INTERRUPTED
+from ekc.search.model.model_data import NOT_TUNED, TunedLayer
+from ekc.search.model.model_result import ModelResult
 from ekc.search.tuning_result import TuningResult
 from tests.cli.conftest import CommandLine
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'
-TUNE = "tune --layers net.toml --out o"
-NOTHING = NothingLegal("matmul on a100: no schedule works")
-LOST = DeviceError("the GPU\nis gone")
+TUNE = "tune --model net.toml --out o"
+FAILED = "matmul on a100: no schedule works"
+LOST = "the GPU is gone"
 
-Outcome = BaseException | Callable[[TuningResult], TuningResult]
 Ends = Callable[..., None]
-"""Sets how the tuning of each layer ends."""
-
-
-def complete(result: TuningResult) -> TuningResult:
-    return result
-
-
-def cut_short(result: TuningResult) -> TuningResult:
-    return replace(result, stopped=INTERRUPTED)
+"""Sets how the tuning of each layer ends: "" or the reason why it has no kernel."""
 
 
 @pytest.fixture(scope="module")
@@ -47,47 +40,47 @@ def ends(tuned: TuningResult, cli: CommandLine, monkeypatch: pytest.MonkeyPatch)
         "".join(LAYER.format(*x) for x in (("one", 2, 16), ("two", 3, 8), ("six", 1, 4)))
     )
 
-    def ends(*outcomes: Outcome) -> None:
-        left = iter(outcomes)
+    def ends(*failures: str, stopped: str = "") -> None:
+        def run_model(options: TuneArguments, model: Model, _: object) -> ModelResult:
+            layers = []
+            for layer, failure in zip(model.layers, failures, strict=True):
+                best = replace(tuned.best, schedule=make_naive_schedule(layer.op))
+                result = replace(tuned, op=layer.op, best=best, fastest=best)
+                layers.append(TunedLayer(layer, None if failure else result, failure))
+            figures = options.objective, options.max_slowdown, 9, 1.0, options.seed, stopped
+            return ModelResult(model, tuple(layers), tuned.device, *figures)
 
-        def tune(_: object, op: Operator, *__: object) -> TuningResult:
-            outcome = next(left)
-            if isinstance(outcome, BaseException):
-                raise outcome
-            best = replace(tuned.best, schedule=make_naive_schedule(op))
-            return outcome(replace(tuned, op=op, best=best, fastest=best))
-
-        monkeypatch.setattr("ekc.cli.tune_arguments.TuneArguments.run_tuning", tune)
+        monkeypatch.setattr(TuneArguments, "run_model", run_model)
 
     return ends
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "status", "calls", "lacks"),
+    ("failures", "stopped", "status", "calls", "lacks"),
     [
-        ((complete, complete, complete), 0, 6, ""),
-        ((complete, NOTHING, complete), 2, 3, ", without two (failed)"),
-        ((complete, LOST, complete), 2, 3, ", without two (failed)"),
-        ((complete, KeyboardInterrupt()), 130, 2, ", without two (not tuned), six (not tuned)"),
-        ((NOTHING, cut_short), 130, 3, ", without one (failed), six (not tuned)"),
-        ((complete, complete, cut_short), 130, 6, ""),
+        (("", "", ""), "", 0, 6, ""),
+        (("", FAILED, ""), "", 2, 3, ", without two (failed)"),
+        (("", NOT_TUNED, NOT_TUNED), INTERRUPTED, 130, 2, ", without two (not tuned), six (not tuned)"),
+        ((LOST, "", NOT_TUNED), INTERRUPTED, 130, 3, ", without one (failed), six (not tuned)"),
+        (("", "", ""), INTERRUPTED, 130, 6, ""),
+        (("", "", f"{NOT_TUNED}: time is up"), "time is up", 0, 5, ", without six (not tuned: time is up)"),
     ],
 )
 def test_total_names_missing_layers(
-    outcomes: tuple[Outcome, ...], status: int, calls: int, lacks: str, ends: Ends, cli: CommandLine
+    failures: tuple[str, ...], stopped: str, status: int, calls: int, lacks: str, ends: Ends, cli: CommandLine
 ) -> None:
-    ends(*outcomes)
+    ends(*failures, stopped=stopped)
     out = cli(f"{TUNE} --quiet", status).out
     (total,) = [line for line in out.splitlines() if line.startswith("net: ")]
     assert total.startswith(f"net: {calls} calls, ")
     assert total.endswith(f" J in sum{lacks}")
     kernels = json.loads(Path("o/net.json").read_text())["kernels"]
-    assert len(kernels) == sum(callable(x) for x in outcomes)
+    assert len(kernels) == failures.count("")
     assert "wrote o/src/net_sm_80.cu" in out
 
 
 def test_json_names_missing_layers(ends: Ends, cli: CommandLine) -> None:
-    ends(complete, LOST, KeyboardInterrupt())
+    ends("", LOST, NOT_TUNED, stopped=INTERRUPTED)
     out, err = cli(f"{TUNE} --quiet --json", status=130)
     got = json.loads(out)
     assert [x["name"] for x in got["layers"]] == ["one"]
@@ -95,26 +88,50 @@ def test_json_names_missing_layers(ends: Ends, cli: CommandLine) -> None:
         ("two", 3, "the GPU is gone"),
         ("six", 1, "not tuned"),
     ]
-    assert "ekc: layer two: the GPU is gone\n" in err
-    assert err.endswith("ekc: interrupted in layer 3 of 3\n")
+    assert got["totals"][0]["missing"] == ["two (failed)", "six (not tuned)"]
+    assert err == "ekc: layer two: the GPU is gone\nekc: interrupted\n"
+
+
+def test_old_option_warns_and_keeps_its_meaning(
+    ends: Ends, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends("", "", "")
+    seen = []
+    run_model = TuneArguments.run_model
+
+    def watch(options: TuneArguments, *rest: object) -> ModelResult:
+        seen.append((options.trials, options.trials_per_layer))
+        return run_model(options, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TuneArguments, "run_model", watch)
+    err = cli("tune --layers net.toml --trials 3 --out o --quiet").err
+    assert err.splitlines()[0] == (
+        "ekc: warning: --layers will be gone in the next release; write --model, "
+        "and --trials-per-layer for --trials"
+    )
+    assert seen == [(None, 3)]
+    assert "give --model alone" in cli.refusal("tune --layers net.toml --model net.toml")
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "status"), [((NOTHING, LOST, NOTHING), 2), ((KeyboardInterrupt(),), 130)]
+    ("options", "words"),
+    [
+        ("--model net.toml --n 3", "--n: net.toml has its operators itself; leave it out"),
+        ("--model net.toml --dtype float16", "--dtype: a layer file has its types and shapes itself"),
+        ("--model net.toml --input x=3", "--input: a layer file has its types and shapes itself"),
+        ("--model net.toml --trials 2", "trials: 2 are fewer than the 3 layers of net"),
+        ("--model net.toml --trials 9 --trials-per-layer 3", "trials and trials_per_layer: give one"),
+        ("--model net.toml --effort quick --trials-per-layer 3", "effort and trials_per_layer: give one"),
+        ("--model net.toml --trials-per-layer 0", "trials_per_layer"),
+        ("--model net.txt", "--model: net.txt is no .toml (layer file), .onnx or .pt2"),
+        ("matmul 4 4 4 --trials-per-layer 3", "--trials-per-layer: an operator has no layers"),
+    ],
 )
-def test_no_table_without_layers(
-    outcomes: tuple[Outcome, ...], status: int, ends: Ends, cli: CommandLine
+def test_options_that_do_not_apply_are_refused(
+    options: str, words: str, ends: Ends, cli: CommandLine
 ) -> None:
-    ends(*outcomes)
-    assert cli(f"{TUNE} --quiet", status).out == ""
-
-
-def test_remaining_time_is_logged(ends: Ends, cli: CommandLine) -> None:
-    ends(complete, complete, complete)
-    first, second, third = cli(TUNE).err.splitlines()[:3]
-    assert first == "layer 1 of 3: one"
-    assert second.startswith("layer 2 of 3: two (about 1 min left")
-    assert third.startswith("layer 3 of 3: six (about 1 min left")
+    ends("", "", "")
+    assert words in cli.refusal(f"tune {options} --target a100")
 
 
 SAME = '[[layer]]\nname = "{}"\noperator = "matmul"\nm = 16\nn = 32\nk = 16\n{}\n'
@@ -129,7 +146,7 @@ NET = (
 def test_layers_are_tuned_once_each(cli: CommandLine) -> None:
     Path("net.toml").write_text(NET)
     # The second run reads the measurements of the first.
-    options = "--trials 4 --quiet --records t.db"
+    options = "--trials-per-layer 4 --quiet --records t.db"
     out = cli(f"{TUNE} {options}").out
     assert "a100 (simulated)" in out
     assert "net: 3 calls" in out
@@ -149,16 +166,16 @@ def list_functions(cli: CommandLine, options: str = "") -> list[str]:
 def test_functions_have_the_names_of_layers(ends: Ends, cli: CommandLine) -> None:
     layers = LAYER.format("fc", 1, 4) + LAYER.format("fc", 2, 8) + SAME.format("Head.1", 'model = "net"')
     Path("net.toml").write_text(layers)
-    ends(complete, complete, complete)
+    ends("", "", "")
     assert list_functions(cli) == ["Head_1", "fc", "fc_2"]
-    ends(complete, complete, complete)
+    ends("", "", "")
     got = cli.json(f"{TUNE} --quiet --cubin")
     assert [x["functions"] for x in got["layers"]] == [["fc"], ["fc_2"], ["Head_1"]]
     assert {Path(p).name for p in got["exported"]} > {"net_sm_80.cpp", "net.hpp"}
 
 
 def test_name_is_that_of_the_library(ends: Ends, cli: CommandLine) -> None:
-    ends(complete, complete, complete)
+    ends("", "", "")
     list_functions(cli, "--name net_v2")
     assert Path("o/include/ekc/net_v2.hpp").exists()
 
@@ -181,6 +198,6 @@ def test_layers_that_collide_are_refused_before_the_first_is_tuned(cli: CommandL
 def test_equal_layers_are_tuned_once(ends: Ends, cli: CommandLine) -> None:
     """A layer with an explicit default is the same operator as one without."""
     Path("net.toml").write_text(SAME.format("bare", "") + SAME.format("full", "transpose_b = false"))
-    ends(complete)
+    ends("")
     assert list_functions(cli) == ["bare", "full"]
     assert len(json.loads(Path("o/net.json").read_text())["kernels"]) == 1

@@ -1,0 +1,184 @@
+"""Does the scheduler of a model reach with half of the trials what equal shares reach with all of them?
+
+    python -m benchmarks.model.scheduler [--json FILE] [--only TEXT] [--devices a100,h100] [--seeds N]
+        [--seed N] [--trials N] [--records DIR]
+
+Three models of `examples/layers.toml` with a part of their layers, on simulated devices. Equal shares: every
+layer is tuned alone with `--trials` trials. Half of all trials: by the scheduler, in turns (round-robin), and
+in equal shares. Energy is that of one pass of the model, of the layers' best kernels, by the device without
+noise of the meter. Printed are ratios to equal shares with all trials: below 1 is better. Intervals hold 95 %
+of the geometric means of resampled runs. Every measurement is kept in a record file for each model and
+device, and every finished run in a file of lines: a stopped benchmark goes on where it stood.
+
+The bar: the upper end of the scheduler's interval over all runs is at most 1.01, and its mean is below that
+of round-robin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from ekc import devices
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.simulated.device import SimulatedDevice
+from ekc.errors import InvalidInput
+from ekc.models.layer_file import from_layers
+from ekc.models.model import Model
+from ekc.search.data.options import TuneOptions
+from ekc.search.database.database import RecordStore
+from ekc.search.loop.compile_job import open_worker_pool
+from ekc.search.model.model_result import ModelResult
+from ekc.search.model.model_search import ModelSearch
+from ekc.search.model.options import TrialBudget
+from ekc.search.model.scheduler import pick_fewest_trials, pick_largest_saving
+from ekc.tables import format_table
+
+LAYERS = Path(__file__).parents[2] / "examples" / "layers.toml"
+MODELS = {
+    "ResNet-50, batch 1": 3,
+    "BERT-base, sequence 128, batch 1": 1,
+    "Llama-3-8B, decode batch 1": 1,
+}
+"""Model -> step: of its layers every so manieth is tuned."""
+STRATEGIES = ("equal", "scheduler", "round-robin", "half each")
+"""The first has all trials, the others half of them."""
+MAX_SLOWDOWN = 0.05
+BAR = 1.01
+RESAMPLED = 2000
+
+
+def read_model(name: str) -> Model:
+    """A model of the example with a part of its layers, each with its calls in this model alone."""
+    layers = [
+        replace(layer, uses=uses)
+        for layer in from_layers(LAYERS).layers
+        if (uses := tuple(use for use in layer.uses if use.model == name))
+    ]
+    return Model(name, tuple(layers[:: MODELS[name]]))
+
+
+def tune(
+    model: Model,
+    device: SimulatedDevice,
+    strategy: str,
+    trials: int,
+    seed: int,
+    store: RecordStore,
+    workers: Executor,
+) -> ModelResult:
+    """Tune a model by a strategy. `trials`: of each layer with equal shares."""
+    share = trials if strategy == "equal" else trials // 2
+    is_equal = strategy in ("equal", "half each")
+    budget = TrialBudget(share * len(model.layers), is_equal, None)
+    options = TuneOptions(share, "energy", MAX_SLOWDOWN, False, seed, None)
+    pick = pick_fewest_trials if strategy == "round-robin" else pick_largest_saving
+    return ModelSearch(model, device, options, budget, store, workers, pick_layer=pick).run()
+
+
+def compute_true_energy(result: ModelResult, device: SimulatedDevice) -> float:
+    """Joules of a pass of the model with the best kernels, without noise. Raises `InvalidInput` for a layer
+    without a kernel."""
+    total = 0.0
+    for x in result.layers:
+        if x.result is None:
+            raise InvalidInput(f"{x.layer.name}: {x.failure}")
+        kernel = compile_schedule(x.result.best.schedule, device.arch, device.limits)
+        total += x.layer.count * device.break_down_energy(kernel).energy_j
+    return total
+
+
+def run_model(name: str, target: str, seed: int, trials: int, folder: Path) -> dict[str, float]:
+    """True energy in joules of a model by each strategy. Runs on file are not made again."""
+    log = folder / "runs.jsonl"
+    key = {"model": name, "device": target, "seed": seed, "trials": trials}
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    found = {x["strategy"]: x["energy_j"] for x in done if {k: x[k] for k in key} == key}
+    model, device = read_model(name), devices.open(target)
+    if not isinstance(device, SimulatedDevice):
+        raise InvalidInput(f"--devices: {target} is not simulated, so its true energy is not known")
+    file = folder / f"{''.join(c if c.isalnum() else '-' for c in name)}-{target}.db"
+    with RecordStore(file) as store, open_worker_pool(device, trials * len(model.layers)) as workers:
+        for strategy in STRATEGIES:
+            if strategy in found:
+                continue
+            result = tune(model, device, strategy, trials, seed, store, workers)
+            found[strategy] = compute_true_energy(result, device)
+            line = key | {"strategy": strategy, "energy_j": found[strategy], "used": result.trial_count}
+            with log.open("a") as lines:
+                lines.write(json.dumps(line) + "\n")
+            print(f"{name} {target} seed {seed}: {strategy} {found[strategy]:.6g} J", file=sys.stderr)
+    return found
+
+
+def summarise(runs: list[dict[str, float]], strategy: str) -> dict[str, float]:
+    """Geometric mean of the ratios to equal shares, and its interval over resampled runs."""
+    logs = np.log([run[strategy] / run["equal"] for run in runs])
+    picks = np.random.default_rng(0).integers(0, len(logs), (RESAMPLED, len(logs)))
+    low, high = np.quantile(logs[picks].mean(axis=1), (0.025, 0.975))
+    return {"mean": math.exp(logs.mean()), "low": math.exp(low), "high": math.exp(high)}
+
+
+def make_line(label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
+    """The line of some runs."""
+    return {"runs": label, "count": len(runs)} | {s: summarise(runs, s) for s in STRATEGIES[1:]}
+
+
+def format_lines(lines: list[dict[str, Any]]) -> str:
+    """The table."""
+    rows = [
+        (
+            x["runs"],
+            str(x["count"]),
+            *("{mean:.3f} ({low:.3f} to {high:.3f})".format(**x[s]) for s in STRATEGIES[1:]),
+            format_verdict(x),
+        )
+        for x in lines
+    ]
+    return format_table(("model", "runs", *STRATEGIES[1:], ""), rows, width=WIDE_TABLE)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.add_argument("--only", metavar="TEXT", default="", help="models with this in their name")
+    parser.add_argument("--devices", default="a100,h100", help="simulated devices, default %(default)s")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each model on each device")
+    parser.add_argument("--trials", type=int, default=24, help="trials of each layer with equal shares")
+    parser.add_argument("--records", type=Path, default=Path("build/scheduler"))
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all models, and print the table."""
+    arguments.records.mkdir(parents=True, exist_ok=True)
+    names = select_names(MODELS, arguments.only)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        for name in names:
+            for target in arguments.devices.split(","):
+                runs[name].append(run_model(name, target, seed, arguments.trials, arguments.records))
+    lines = [make_line(name, found) for name, found in runs.items()]
+    together = make_line("all", [run for found in runs.values() for run in found])
+    mean, other = together["scheduler"], together["round-robin"]
+    together["pass"] = mean["high"] <= BAR and mean["mean"] < other["mean"]
+    lines.append(together)
+    print(
+        f"true energy with half of the trials, relative to equal shares of {arguments.trials} trials a layer"
+    )
+    print(f"simulated {arguments.devices}; geometric mean and 95 % interval")
+    print(format_lines(lines))
+    return {"lines": lines}
+
+
+main = make_main(__doc__, measure, {"high": BAR}, add_options)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The search of a whole model: its layers share one budget of trials, in turns."""

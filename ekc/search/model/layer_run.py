@@ -1,0 +1,153 @@
+"""The search of one layer of a model, in rounds that a scheduler calls.
+
+The layer's share of the trials is not known beforehand. The first round has the size that it has in a run of
+the mean share, a later one a sixteenth of the layer's trials so far, as a run that ends there has in the
+mean. The population grows with the trials. The closing round, which looks for as good schedules with fewer
+slots, comes after the last turn of all layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ekc.errors import EkcError
+from ekc.models.model import ModelLayer
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import PARALLEL_ROUNDS, SCHEDULER
+from ekc.search.loop.generations import (
+    PlannedRound,
+    compute_population_size,
+    compute_round_size,
+)
+from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.run import TuningRun
+from ekc.search.tuning_result import TuningResult
+from ekc.tables import join_lines
+
+
+@dataclass(eq=False)
+class LayerRun:
+    """The run of one layer. An error of ekc ends this layer alone, and is kept as `failure`."""
+
+    layer: ModelLayer
+    run: TuningRun
+    warm_start: str = ""
+    """Description of the records that the models learned from before the run; "" for none."""
+    forecast: RoundForecast = field(init=False)
+    failure: str = ""
+    """Why the layer has no result, in one line."""
+    is_finished: bool = False
+    """Whether there is nothing left to try, or another round would not pay."""
+    _warm_up_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.forecast = RoundForecast(self.run.task)
+
+    @property
+    def trial_count(self) -> int:
+        """Trials so far."""
+        return self.run.search_loop.trial_count
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the layer may take another round."""
+        return not (self.is_finished or self.failure) and self.run.task.can_continue()
+
+    @property
+    def expected_saving(self) -> float:
+        """Estimate of what a trial saves in a pass of the model, to compare layers: calls x cost of a call x
+        how much rounds improve a layer after so many trials. Infinite before a schedule worked."""
+        if not self.run.task.timed_candidates:
+            return math.inf
+        after = (self.trial_count - self._warm_up_count) / SCHEDULER.decay_trials
+        return self.layer.count * self.forecast.get_best_call_cost() / (1 + after**2)
+
+    def warm_up(self) -> None:
+        """Measure the naive schedule and the first round. No more trials are used than the layer has in the
+        mean."""
+        mean_share = self.run.options.trials
+        with self._keep_failure():
+            self.run.measure_baseline()
+            self.forecast.note_start()
+            planned = self._plan(compute_round_size(1, 0, mean_share))
+            self._measure(planned)
+        self._warm_up_count = self.trial_count
+
+    def run_round(self, most_trials: int, expected_passes: float | None = None) -> str:
+        """Run a round of at most so many trials. With passes of the model over its life, the round must save
+        its cost in them; returns why it would not, else ""."""
+        size = math.ceil(SCHEDULER.round_share * self.trial_count)
+        size = min(max(size, PARALLEL_ROUNDS.min_trials), PARALLEL_ROUNDS.max_trials, most_trials)
+        with self._keep_failure():
+            planned = self._plan(size)
+            if planned is not None and expected_passes is not None:
+                rule = CostBenefitRule(self.forecast, expected_passes * self.layer.count)
+                reason = rule.should_stop(planned.genomes, planned.trial_count)
+                if reason is not None:
+                    self.is_finished = True
+                    return reason
+            self._measure(planned)
+        return ""
+
+    def close(self, most_trials: int) -> None:
+        """Measure the closing round, at most so many trials of it."""
+        with self._keep_failure():
+            size = min(compute_closing_size(self.trial_count), most_trials)
+            if size and self.can_go_on:
+                self._measure(self._plan(size, is_closing=True))
+
+    def run_alone(self) -> TuningResult | None:
+        """Run the layer to its end, as `ekc.tune` does; None after a failure."""
+        with self._keep_failure():
+            return replace(self.run.run(()), warm_start=self.warm_start)
+        return None
+
+    def finish(self) -> TuningResult | None:
+        """Run the finals and make the result; None after a failure."""
+        with self._keep_failure():
+            if not self.failure:
+                self.run.run_finals()
+                return replace(self.run.make_result(), warm_start=self.warm_start)
+        return None
+
+    def finish_early(self) -> TuningResult | None:
+        """Make the result of what was measured before Ctrl-C; None if there is none."""
+        with self._keep_failure():
+            if self.run.task.timed_candidates and not self.failure:
+                self.run.note_interrupt()
+                return replace(self.run.make_result(), warm_start=self.warm_start)
+        return None
+
+    def _plan(self, size: int, is_closing: bool = False) -> PlannedRound[Candidate] | None:
+        """Plan a round; None if there is nothing left to try."""
+        run = self.run
+        run.reporter.enter_stage("breed", run.search_loop.round_number + 1)
+        run.breeder.population_size = compute_population_size(
+            max(run.options.trials, self.trial_count + size)
+        )
+        return run.search_loop.plan_round(size, is_closing=is_closing)
+
+    def _measure(self, planned: PlannedRound[Candidate] | None) -> None:
+        if planned is None:
+            self.is_finished = True
+        else:
+            self.run.search_loop.measure_round(planned)
+
+    @contextmanager
+    def _keep_failure(self) -> Iterator[None]:
+        """Keep an error of ekc within the block as the failure of the layer."""
+        try:
+            yield
+        except EkcError as problem:
+            self.failure = join_lines(str(problem))
+            self.run.reporter.report("error", text=self.failure)
+
+
+def compute_closing_size(trial_count: int) -> int:
+    """Compute the trials of the closing round of a layer with so many trials before: those of a run that ends
+    after it."""
+    share = PARALLEL_ROUNDS.closing_share
+    return int(share / (1 - share) * trial_count)

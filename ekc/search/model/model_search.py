@@ -1,0 +1,201 @@
+"""One run of a model: opens its layers, runs them in turns or one after another, and makes the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ekc.devices.device import Device, check_device_memory
+from ekc.errors import EkcError, NothingLegal
+from ekc.ir.operator import Operator
+from ekc.models.model import Model
+from ekc.search.cost_model.transfer import TransferPrior
+from ekc.search.data.candidate import Candidate
+from ekc.search.data.events import EventListener
+from ekc.search.data.options import TuneOptions
+from ekc.search.data.result import INTERRUPTED, STOPPED
+from ekc.search.database.database import RecordStore
+from ekc.search.database.warm_start import load_transfer_prior
+from ekc.search.loop.clock_stage import ClockStage
+from ekc.search.loop.reporter import LayerLabel, Reporter
+from ekc.search.model.layer_run import LayerRun
+from ekc.search.model.model_clocks import make_clock_stage
+from ekc.search.model.model_data import NOT_TUNED, TunedLayer
+from ekc.search.model.model_result import ModelResult
+from ekc.search.model.options import TrialBudget
+from ekc.search.model.scheduler import Scheduler, Strategy, has_ended, pick_largest_saving
+from ekc.search.run import TuningRun
+from ekc.search.search_parts import open_search_parts
+from ekc.search.tuning_result import TuningResult
+from ekc.tables import count_nouns, join_lines
+
+
+@dataclass
+class ModelSearch:
+    """One run of a model. Call `run` once."""
+
+    model: Model
+    device: Device
+    options: TuneOptions
+    """Options of a layer; `trials` is the mean share."""
+    budget: TrialBudget
+    store: RecordStore
+    workers: Executor
+    listeners: tuple[EventListener, ...] = ()
+    warm_start: str | Path | None = None
+    shows_forecast: bool = False
+    pick_layer: Strategy = pick_largest_saving
+    is_interrupted: bool = False
+    stop_reason: str = ""
+    turns: list[str] = field(default_factory=list)
+    """Names of the layers in the order of their rounds."""
+    _runs: list[LayerRun] = field(default_factory=list)
+    _candidates: list[Sequence[Candidate]] = field(default_factory=list)
+    _tuned: dict[str, TunedLayer] = field(default_factory=dict)
+    """Layers that have ended, by the digest of their operator."""
+
+    def run(self) -> ModelResult:
+        """Tune all layers. Raises `NothingLegal` if none has a kernel, and `KeyboardInterrupt` after Ctrl-C
+        before the first has one."""
+        if self.budget.is_equal:
+            self._run_one_after_another()
+        else:
+            self._run_in_turns()
+        layers = tuple(
+            self._tuned.get(layer.op.digest) or TunedLayer(layer, None, self._explain_absence())
+            for layer in self.model.layers
+        )
+        results = [x.result for x in layers if x.result is not None]
+        if not results:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            reasons = "; ".join(f"{x.layer.name}: {x.failure}" for x in layers)
+            raise NothingLegal(f"{self.model.name}: no layer has a kernel; {reasons}")
+        stage = self._search_clocks(layers)
+        return ModelResult(
+            model=self.model,
+            layers=layers,
+            device=results[0].device,
+            objective=self.options.objective,
+            max_slowdown=self.options.max_slowdown,
+            trials=self.budget.trials,
+            seconds=time.monotonic() - self.options.requested_at_s,
+            seed=self.options.seed,
+            stopped=self._describe_end(),
+            turns=tuple(self.turns),
+            plan=stage.make_plan() if stage else None,
+            clocks_note=stage.note if stage else "",
+            clocks_metering_s=stage.metering_s if stage else 0.0,
+            clocks_joules=stage.measurer.cost.joules if stage else 0.0,
+        )
+
+    def _search_clocks(self, layers: Sequence[TunedLayer]) -> ClockStage | None:
+        """Search one clock and the kernels for it; None where that was not asked for, and after Ctrl-C."""
+        if not self.options.search_clocks or self.is_interrupted:
+            return None
+        stage = make_clock_stage(
+            *(layers, self.device, self.store),
+            {run.layer.op.digest: run.run.task.compiler.get_kernel for run in self._runs},
+            self.options,
+            self._runs[-1].run.task.can_continue,
+        )
+        try:
+            stage.run()
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        return stage
+
+    def _run_one_after_another(self) -> None:
+        """Tune each layer as `ekc.tune` does, with the same number of trials."""
+        for run in self._open_layers():
+            if has_ended(self._runs):
+                return
+            self._runs.append(run)
+            self.turns.append(run.layer.name)
+            try:
+                self._keep(run, run.run_alone())
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+            self.is_interrupted |= run.run.is_interrupted
+            if self.is_interrupted:
+                return
+
+    def _run_in_turns(self) -> None:
+        """Warm up each layer, tune the layers in turns, and run the finals of each at the end."""
+        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes, self.pick_layer)
+        self.turns = scheduler.turns
+        try:
+            for run in self._open_layers():
+                if has_ended(self._runs):
+                    break
+                self._runs.append(run)
+                scheduler.warm_up(run)
+            scheduler.run_turns()
+            self.stop_reason = scheduler.stop_reason
+            for run in self._runs:
+                self._keep(run, run.finish())
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            for run in self._runs:
+                if run.layer.op.digest not in self._tuned:
+                    self._keep(run, run.finish_early())
+
+    def _keep(self, run: LayerRun, result: TuningResult | None) -> None:
+        """Keep the result of a layer, or its failure."""
+        if result is not None or run.failure:
+            self._tuned[run.layer.op.digest] = TunedLayer(run.layer, result, run.failure)
+
+    def _open_layers(self) -> Iterator[LayerRun]:
+        """Open the space and the models of each layer, when it is asked for. A layer that cannot be opened
+        has failed."""
+        for layer in self.model.layers:
+            label = LayerLabel(layer.name, layer.uses[0].model, self.budget.trials, self._candidates)
+            reporter = Reporter(layer.op, self.device, self.options, self.listeners, label=label)
+            reporter.report("start")
+            if self.shows_forecast and not self._runs:
+                reporter.report("forecast", text=self._describe_size())
+            try:
+                check_device_memory(layer.op, self.device)
+                parts = open_search_parts(layer.op, self.device, self.options, self.store)
+                prior, learned_from = self._load_prior(layer.op)
+                # Clocks are searched for all layers together, after the last of them.
+                options = replace(self.options, search_clocks=False)
+                run = TuningRun(
+                    *(parts.space, parts.measurer, self.workers, options, reporter),
+                    transfer_prior=prior,
+                )
+            except EkcError as problem:
+                failure = join_lines(str(problem))
+                reporter.report("error", text=failure)
+                self._tuned[layer.op.digest] = TunedLayer(layer, None, failure)
+                continue
+            self._candidates.append(run.task.candidates)
+            yield LayerRun(layer, run, learned_from)
+
+    def _load_prior(self, op: Operator) -> tuple[TransferPrior | None, str]:
+        if self.warm_start is None:
+            return None, ""
+        return load_transfer_prior(self.warm_start, op, self.device, self.options.seed)
+
+    def _describe_size(self) -> str:
+        """Say how many layers and trials the run has."""
+        most = "at most " if self.budget.expected_passes is not None else ""
+        return f"{count_nouns(len(self.model.layers), 'layer')}: {most}{self.budget.trials} trials in all"
+
+    def _describe_end(self) -> str:
+        """Say why the run ended before all trials were used; "" if it did not."""
+        if self.is_interrupted:
+            return INTERRUPTED
+        if any(run.run.reporter.is_stop_requested for run in self._runs):
+            return STOPPED
+        if any(run.run.task.is_out_of_time for run in self._runs):
+            return f"time budget of {self.options.time_budget_s:g} s used"
+        return self.stop_reason
+
+    def _explain_absence(self) -> str:
+        """Say why a layer had no trial."""
+        end = self._describe_end()
+        return NOT_TUNED if self.is_interrupted or not end else f"{NOT_TUNED}: {end}"

@@ -1,0 +1,78 @@
+"""`ekc.tune_model`: the layers of a model share one budget of trials."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from pathlib import Path
+
+from ekc import devices
+from ekc.argument_checks import check_flag
+from ekc.models.model import Model
+from ekc.search.data.events import EventListener
+from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_paths, parse_objective
+from ekc.search.loop.compile_job import open_worker_pool
+from ekc.search.model.model_result import ModelResult
+from ekc.search.model.model_search import ModelSearch
+from ekc.search.model.options import check_model, check_model_options
+from ekc.search.progress import show_progress
+from ekc.search.search_parts import open_record_store
+
+
+def tune_model(
+    model: Model,
+    target: str = "auto",
+    trials: int | None = None,
+    objective: str = "energy",
+    max_slowdown: float = 0.05,
+    clocks: str = "fixed",
+    seed: int = 0,
+    records: str | Path | None = None,
+    time_budget_s: float | None = None,
+    executor: Executor | None = None,
+    progress: bool = True,
+    effort: str | None = None,
+    trials_per_layer: int | None = None,
+    callback: EventListener | None = None,
+    warm_start: str | Path | None = None,
+) -> ModelResult:
+    """Tune every layer of a model with one budget of trials: the next trials go to the layer where they are
+    expected to save most of the model's energy.
+
+    model: from `ekc.models.from_layers`, `from_onnx`, `from_torch` or `from_exported`. trials: of all layers
+    together, at least one for each (default 256 times the number of layers). trials_per_layer: instead, the
+    same number for each layer, tuned one after another as by `ekc.tune`. effort: instead, "quick", "standard"
+    or "full": at most 64, 256 or 1024 trials a layer in the mean, fewer if no layer's round would pay in the
+    passes of the model that the effort expects. warm_start: as of `ekc.tune`, another file than `records`.
+    time_budget_s: seconds of the whole run. callback: called with every `TuningEvent`; `layer` and `model`
+    say which layer it is of. The others are those of `ekc.tune`.
+
+    A layer that fails does not end the run: its `failure` says why. Ctrl-C and a callback that returns True
+    end the run with the best so far of all layers. The same seed gives the same winners for any number of
+    workers, resumed from `records` or not, unless time ran out.
+
+    Raises `InvalidInput` for arguments, `DeviceError` for the target, `RecordError` for a file,
+    `NothingLegal` if no layer has a kernel."""
+    check_model(model)
+    check_executor_and_callback(executor, callback)
+    check_flag("progress", progress)
+    check_paths(records=records, warm_start=warm_start)
+    budget = check_model_options(
+        *(model, trials, effort, trials_per_layer, max_slowdown, clocks, seed, time_budget_s)
+    )
+    options = TuneOptions(
+        max(budget.trials // len(model.layers), 1),
+        *(parse_objective(objective), max_slowdown, clocks == "search", seed, time_budget_s),
+    )
+    device = devices.open(target)
+    with ExitStack() as stack:
+        displays = stack.enter_context(show_progress(progress))
+        store = stack.enter_context(open_record_store(device, records))
+        workers = executor or stack.enter_context(open_worker_pool(device, budget.trials))
+        listeners = displays + (() if callback is None else (callback,))
+        search = ModelSearch(
+            *(model, device, options, budget, store, workers, listeners),
+            warm_start=warm_start,
+            shows_forecast=progress,
+        )
+        return search.run()
