@@ -127,8 +127,8 @@ def _add_regions(plan: _Plan) -> None:
 def _assign_regions(plan: _Plan) -> dict[str, list[Node]]:
     """The pointwise nodes of each operator by its output, from the last node of the graph to the first.
 
-    A node is part of the operator that alone reads it; a move is part of each that reads it. What is read in
-    memory is an operator of its own.
+    A node with one reader joins the operator of that reader. A move joins the operator of every reader. A
+    value that is read from memory gets an operator of its own.
     """
     values, must_store = plan.graph.values, _find_large_expressions(plan)
     members: dict[str, list[Node]] = {}

@@ -110,7 +110,7 @@ class Node:
 
     kind: str
     name: str
-    """Where it comes from: the path of the module, or the name of the node in the file."""
+    """Path of the module, or name of the node in the file."""
     inputs: tuple[str, ...]
     output: str
     attributes: Mapping[str, Any] = field(default_factory=dict)

@@ -115,8 +115,8 @@ def _plan_group_norm(node: Node, index: GraphIndex) -> LayerPlan:
 
 
 def _make_group_norm(shape: Sequence[int], eps: float, dtype: str, out: str | None) -> Operator:
-    """Y = (X - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over the last two dimensions
-    of X [n, groups, channels, pixels]."""
+    """Y = (X - mean) / sqrt(variance + eps) * gamma + beta, for X [n, groups, channels, pixels]; mean and
+    variance are those of the last two dimensions."""
     n, groups, channels, pixels = shape
     share = 1 / (channels * pixels)
     op = operators.compute(

@@ -67,7 +67,7 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class LayerInput:
-    """Where a call has an input from: a value of the graph seen through views."""
+    """One input of a layer call: a value of the graph, and the views through which it is read."""
 
     value: str
     views: tuple[tuple[str, Any], ...] = ()

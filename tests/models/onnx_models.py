@@ -38,7 +38,6 @@ def make_model(
     opsets = [helper.make_opsetid("", opset)]
     opsets += [helper.make_opsetid(domain, version) for domain, version in (domains or {}).items()]
     model = helper.make_model(graph, opset_imports=opsets, functions=functions)
-    model.ir_version = min(model.ir_version, helper.find_min_ir_version_for([opsets[0]]) + 1)
     return onnx.shape_inference.infer_shapes(model)
 
 

@@ -67,7 +67,7 @@ class Chain:
                 size = self.shape[axis]
                 start, step = self.take(st.integers(-size, size - 1)), self.take(st.sampled_from((1, 2, -1)))
                 stop = self.take(st.sampled_from((size, -size - 1, start + 2)))
-                rows = len(range(size)[start : stop if stop >= -size else None : step])
+                rows = len(range(size)[start : None if step < 0 and stop < -size else stop : step])
                 if rows:
                     self.add("Slice", *(np.array([n]) for n in (start, stop, axis, step)))
                     self.shape = tuple(rows if a == axis % rank else s for a, s in enumerate(self.shape))
