@@ -153,7 +153,7 @@ def run_method(
 def make_filter(
     layers: Sequence[SearchedLayer], method: str, default_mhz: int
 ) -> Callable[[int, int, int], bool]:
-    """What the plan of a method may have."""
+    """Filter of the kernels and clocks that a method may choose for its plan."""
     kept = [layer.keep_trials() for layer in layers]
 
     def is_fastest(layer: int, kernel: int) -> bool:

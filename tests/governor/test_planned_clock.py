@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,35 +114,18 @@ def test_plan_without_permission_is_refused(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 7
 
 
-def cut_schema(text: str) -> str:
-    return text.replace('"schema": 1', '"schema": 7')
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: "{}", 'no clock plan: "kind" must be'),
-        (lambda text: text[:-5], "no JSON"),
-        (cut_schema, "a clock plan of schema 7; this ekc reads 1"),
-        (lambda text: text.replace('"clock_mhz": 1200', '"clock_mhz": -3', 1), "clock_mhz: -3 is no clock"),
-        (lambda text: text.replace('"slowdown"', '"speed"', 1), "unexpected keyword argument 'speed'"),
-    ],
-)
-def test_file_without_a_plan_is_refused_before_the_job(
-    one: ScriptedBoards, change: Callable[[str], str], words: str
-) -> None:
+def test_file_without_a_plan_is_refused_before_the_job(one: ScriptedBoards) -> None:
     plan = Path(write_plan(one))
-    plan.write_text(change(plan.read_text()))
+    plan.write_text(plan.read_text().replace('"schema": 1', '"schema": 7'))
     status, out, err = run_govern(one, "--plan", str(plan), *python_command(JOB))
     assert (status, out) == (2, "")
-    assert words in err
+    assert "a clock plan of schema 7; this ekc reads 1" in err
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--advise", *python_command(JOB)), "--advise: the plan has its clock"),
         (("--max-slowdown", "0.1", *python_command(JOB)), "--max-slowdown: the plan has its clock"),
         (("--simulate", "compute"), "--plan: it is for GPUs"),
     ],
