@@ -3,12 +3,13 @@
     python -m benchmarks.model.scheduler [--json FILE] [--only TEXT] [--devices a100,h100] [--seeds N]
         [--seed N] [--trials N] [--records DIR]
 
-Three models of `examples/layers.toml` with a part of their layers, on simulated devices. Equal shares: every
-layer is tuned alone with `--trials` trials. Half of all trials: by the scheduler, in turns (round-robin), and
-in equal shares. Energy is that of one pass of the model, of the layers' best kernels, by the device without
-noise of the meter. Printed are ratios to equal shares with all trials: below 1 is better. Intervals hold 95 %
-of the geometric means of resampled runs. Every measurement is kept in a record file for each model and
-device, and every finished run in a file of lines: a stopped benchmark goes on where it stood.
+Three models of `examples/layers.toml` with a part of their layers, on simulated devices. Equal shares:
+every layer is tuned alone with `--trials` trials. Half of all trials: by the scheduler, in turns (round-
+robin), and in equal shares. Energy is the sum over one pass of the model, with each layer's best kernel, as
+the simulated device has it without noise of the meter. The table has ratios to equal shares with all
+trials: below 1 is better. Intervals are 95 % bootstrap intervals of the geometric mean. Measurements are
+kept in a record file for each model and device, and finished runs in a file: a benchmark that was stopped
+goes on where it stood.
 
 The bar: the upper end of the scheduler's interval over all runs is at most 1.01, and its mean is below that
 of round-robin.
@@ -49,9 +50,9 @@ MODELS = {
     "BERT-base, sequence 128, batch 1": 1,
     "Llama-3-8B, decode batch 1": 1,
 }
-"""Model -> step: of its layers every so manieth is tuned."""
+"""Model -> n: every n-th of its layers is tuned."""
 STRATEGIES = ("equal", "scheduler", "round-robin", "half each")
-"""The first has all trials, the others half of them."""
+"""Ways to share the trials. "equal" has all trials, the others have half of them."""
 MAX_SLOWDOWN = 0.05
 BAR = 1.01
 RESAMPLED = 2000

@@ -150,11 +150,16 @@ class TuningRun:
         self.clock_stage.run()
 
     def _report_clock(
-        self, finalists: Mapping[str, Candidate], schedule: Schedule, timing: Timing, metering: Metering
+        self,
+        finalists: Mapping[str, Candidate],
+        schedule: Schedule,
+        timing: Timing,
+        metering: Metering | None,
     ) -> None:
-        """Report a finalist that was measured at another clock."""
-        known = finalists[schedule.digest]
-        self.reporter.report("clock", replace(known, timings=[timing], meterings=[metering]))
+        """Report a finalist that was timed, or timed and metered, at another clock."""
+        meterings = [] if metering is None else [metering]
+        measured = replace(finalists[schedule.digest], timings=[timing], meterings=meterings)
+        self.reporter.report("clock", measured)
 
     def _assemble_result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
         device, stage = self.device, self.clock_stage

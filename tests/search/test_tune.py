@@ -20,7 +20,6 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
-from ekc.search import tune as tuner
 from ekc.search.data.defaults import MEASURING
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
@@ -31,7 +30,7 @@ def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> No
         time.sleep(1.0)
         return ""
 
-    monkeypatch.setattr(tuner, "forecast_run", slow)
+    monkeypatch.setattr("ekc.search.search_parts.forecast_run", slow)
     result = tune(progress=True, time_budget_s=1.0)
     assert result.seconds > 1.0
     assert result.trial_count == 1

@@ -18,7 +18,7 @@ EVENTS = {
     "metering": "the energy of a schedule was metered (`trial`)",
     "final": "a finalist was measured again (`trial`)",
     "check": "a finalist was executed and compared with the reference (`trial`)",
-    "clock": "a finalist was measured at a clock (`trial`)",
+    "clock": "a finalist was timed, or timed and metered, at a clock (`trial`)",
     "end": "the run has a result; `text` says why it ended before all trials were used",
     "error": "the run ends without a result; `text` says why",
 }

@@ -38,7 +38,7 @@ from ekc.search.loop.measure import MeasurementFailure, Measurer
 
 FIRST_CLOCK_REPEAT = 10
 """Repeat number before the first metering of a search of clocks: those of trials and finals are smaller."""
-MeasurementCallback = Callable[[Schedule, Timing, Metering], None]
+MeasurementCallback = Callable[[Schedule, Timing, Metering | None], None]
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,12 @@ class _StoreMeter:
 
     def time(self, layer: int, kernel: int, mhz: int) -> ClockReading | None:
         """See `ClockMeter`."""
-        timing = self._time(self._schedules[layer][kernel], mhz, FIRST_CLOCK_REPEAT)
-        return None if timing is None else _make_clock_reading(timing)
+        schedule = self._schedules[layer][kernel]
+        timing = self._time(schedule, mhz, FIRST_CLOCK_REPEAT)
+        if timing is None:
+            return None
+        self._stage.on_measured(schedule, timing, None)
+        return _make_clock_reading(timing)
 
     def meter(self, layer: int, kernel: int, mhz: int, repeat: int) -> ClockReading | None:
         """See `ClockMeter`."""

@@ -125,9 +125,8 @@ class LayerRun:
         """Plan a round; None if there is nothing left to try."""
         run = self.run
         run.reporter.enter_stage("breed", run.search_loop.round_number + 1)
-        run.breeder.population_size = compute_population_size(
-            max(run.options.trials, self.trial_count + size)
-        )
+        expected = max(SCHEDULER.population_factor * run.options.trials, self.trial_count + size)
+        run.breeder.population_size = compute_population_size(expected)
         return run.search_loop.plan_round(size, is_closing=is_closing)
 
     def _measure(self, planned: PlannedRound[Candidate] | None) -> None:

@@ -66,11 +66,16 @@ def format_share(share: float) -> str:
 
 def format_total(total: ModelTotal) -> str:
     """Format the sum over the layers of one model in a line."""
-    parts = [f"{total.calls} calls", f"{format_rounded(total.latency_s * 1e3, 4)} ms"]
+    parts = [f"{total.calls} calls", _format_quantity(total.latency_s, "s")]
     if total.energy_j is not None:
-        parts.append(f"{format_rounded(total.energy_j, 4)} J")
+        parts.append(_format_quantity(total.energy_j, "J"))
     line = f"{total.model or 'all layers'}: {', '.join(parts)} in sum"
     return line + (f", without {', '.join(total.missing)}" if total.missing else "")
+
+
+def _format_quantity(value: float, unit: str) -> str:
+    scale, unit = choose_unit([value], unit)
+    return f"{format_rounded(value / scale, 4)} {unit}"
 
 
 def list_model_notes(data: ModelData) -> list[tuple[str, str]]:
@@ -99,9 +104,8 @@ def _compare(total: ModelTotal) -> list[tuple[str, str]]:
     """Compare the sums with the roofline, the fastest kernels and the naive kernels."""
     notes = []
     if total.latency_s and math.isfinite(total.roofline_s):
-        least = format_rounded(total.roofline_s * 1e3, 4)
-        share = format_share(total.roofline_share)
-        notes.append(("roofline", f"the layers take {least} ms at least, {share} of the latency"))
+        least, share = _format_quantity(total.roofline_s, "s"), format_share(total.roofline_share)
+        notes.append(("roofline", f"the layers take {least} at least, {share} of the latency"))
     if total.energy_j is None or total.fastest_j is None:
         return notes
     slower = f"at {100 * (total.latency_s / total.fastest_s - 1):z.1f}% more latency"

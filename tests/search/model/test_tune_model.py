@@ -22,7 +22,7 @@ from tests.search.helpers import THREADS, rows, tune
 
 OPERATORS = {"small": ekc.matvec(64, 64), "large": ekc.matvec(256, 256), "soft": ekc.softmax((32, 64))}
 NET = Model("net", tuple(ModelLayer(op, (LayerUse(name, "net", 2),)) for name, op in OPERATORS.items()))
-TRIALS = 20
+TRIALS = 16
 
 
 def tune_net(model: Model = NET, **options: Any) -> ModelResult:
@@ -125,6 +125,7 @@ def test_time_budget_is_of_the_whole_run(sizes: dict[str, Any]) -> None:
     assert result.trial_count == 1
 
 
+@pytest.mark.exhaustive
 def test_effort_ends_the_run_where_no_round_would_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "quick", Effort(16, 1.0))
     result = tune_net(replace(NET, layers=NET.layers[:1]), trials=None, effort="quick")
@@ -145,6 +146,7 @@ def test_a_layer_that_fails_ends_no_other(sizes: dict[str, Any]) -> None:
         tune_net(Model("net", (vast,)), **sizes)
 
 
+@pytest.mark.exhaustive
 def test_few_trials_are_shared_by_all_layers() -> None:
     result = tune_net(trials=4)
     assert sorted(r.trial_count for r in result.results) == [1, 1, 2]
