@@ -18,7 +18,8 @@ def format_model_summary(data: ModelData) -> str:
     """Format a tuned model: layers, sums, notes."""
     notes = [line for note in list_model_notes(data) for line in wrap_note(*note)]
     totals = "\n".join(format_total(total) for total in data.totals)
-    table = format_table(*make_layer_table(data), _format_title(data), label_count=2)
+    headers, rows = make_layer_table(data)
+    table = format_table(headers, rows, _format_title(data), label_count=headers.index("times"))
     plan = ["", data.plan.summary()] if data.plan else []
     return "\n".join([table, "", totals, "", *notes, *plan])
 
@@ -26,7 +27,8 @@ def format_model_summary(data: ModelData) -> str:
 def format_model_html(data: ModelData) -> str:
     """A table of the layers in HTML, with the sums below."""
     note = "\n".join([*(format_total(total) for total in data.totals), "summary() has more"])
-    return format_html_table(*make_layer_table(data), _format_title(data), note, label_count=2)
+    headers, rows = make_layer_table(data)
+    return format_html_table(headers, rows, _format_title(data), note, label_count=headers.index("times"))
 
 
 def _format_title(data: ModelData) -> str:
@@ -37,26 +39,30 @@ def _format_title(data: ModelData) -> str:
 
 
 def make_layer_table(data: ModelData) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Make (headers, rows) of the layers that have a kernel, with the number of times that each is called."""
+    """Make (headers, rows) of the layers that have a kernel, with the number of times that each is called.
+    The first column has the model of each layer, if there are several."""
     latency, unit_s = choose_unit([r.best.latency_s for r in data.results], "s")
     energy, unit_j = choose_unit([r.best.energy_j for r in data.results], "J")
     figures = (f"latency [{unit_s}]", "power [W]", f"energy [{unit_j}]", "source", "of roofline", "vs naive")
+    tuned = [(x.layer, x.result) for x in data.layers if x.result is not None]
+    models = [layer.uses[0].model for layer, _ in tuned]
     rows: list[tuple[str, ...]] = [
         (
-            x.layer.uses[0].model,
-            x.layer.name,
-            str(x.layer.count),
-            format_figure(x.result.best.latency_s, latency),
-            format_figure(x.result.best.power_w),
-            format_figure(x.result.best.energy_j, energy),
-            describe_energy_source(x.result.best),
-            format_share(x.result.roofline_share),
-            format_speedup(x.result.baseline, x.result.best),
+            layer.name,
+            str(layer.count),
+            format_figure(result.best.latency_s, latency),
+            format_figure(result.best.power_w),
+            format_figure(result.best.energy_j, energy),
+            describe_energy_source(result.best),
+            format_share(result.roofline_share),
+            format_speedup(result.baseline, result.best),
         )
-        for x in data.layers
-        if x.result is not None
+        for layer, result in tuned
     ]
-    return ("model", "layer", "times", *figures), rows
+    headers = ("layer", "times", *figures)
+    if len(set(models)) < 2:
+        return headers, rows
+    return ("model", *headers), [(model, *row) for model, row in zip(models, rows, strict=True)]
 
 
 def format_share(share: float) -> str:

@@ -18,6 +18,7 @@ from ekc.models.model import Coverage, LayerUse, Model, ModelLayer, UncoveredNod
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.model.model_result import ModelResult
+from ekc.search.model.model_summary import make_layer_table
 from tests.search.helpers import THREADS, rows, tune
 
 OPERATORS = {"small": ekc.matvec(64, 64), "large": ekc.matvec(256, 256), "soft": ekc.softmax((32, 64))}
@@ -204,6 +205,16 @@ def test_summary_has_layers_sums_and_what_is_not_covered(tuned: tuple[ModelResul
     assert len(repr(result)) < 120
     assert "<table" in result._repr_html_()
     assert repr(result.layers[0]).startswith("<TunedLayer small, 2 calls: ")
+
+
+def test_model_of_each_layer_is_named_where_there_are_several(tuned: tuple[ModelResult, Path]) -> None:
+    result, _ = tuned
+    assert make_layer_table(result)[0][:2] == ("layer", "times")
+    first, *others = result.layers
+    moved = replace(first, layer=replace(first.layer, uses=(LayerUse("small", "other", 2),)))
+    headers, table = make_layer_table(replace(result, layers=(moved, *others)))
+    assert headers[:2] == ("model", "layer")
+    assert [row[0] for row in table] == ["other", "net", "net"]
 
 
 def test_export_writes_one_library_with_the_names_of_layers(
