@@ -93,6 +93,9 @@ def _trace_body(
     body: Callable[..., ex.Operand], result: TensorSpec, shapes: Mapping[str, Any], loads: list[ex.Load]
 ) -> ex.Expr:
     """The body called with elements: the first parameter is the result's, the others go by name."""
+    if not callable(body):
+        text = body if isinstance(body, str) else "ekc.relu(c)"
+        raise InvalidInput(f"epilogue: {format_value(body)} is no function; write lambda c: {text}")
     asked = list_required_parameters(body, shapes)
     if not asked:
         raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)")
@@ -119,7 +122,7 @@ def _trace_body(
 EPILOGUE_FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
     f.__name__: f
     for f in (
-        *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.erf),
+        *(ex.relu, ex.gelu, ex.silu, ex.sigmoid, ex.tanh, ex.exp, ex.log, ex.erf),
         *(ex.sqrt, ex.rsqrt, ex.abs, ex.maximum, ex.minimum, ex.where, ex.equal, ex.less),
     )
 }

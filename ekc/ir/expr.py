@@ -149,7 +149,7 @@ class Binary(Expr):
 
 @dataclass(frozen=True)
 class Call(Expr):
-    """A unary function: exp, sqrt, rsqrt, tanh, erf, abs."""
+    """A unary function: exp, log, sqrt, rsqrt, tanh, erf, abs."""
 
     function: str
     argument: Expr
@@ -300,6 +300,11 @@ def relu(a: Operand) -> Expr:
 def exp(a: Operand) -> Expr:
     """e to the power a."""
     return Call("exp", as_expr(a))
+
+
+def log(a: Operand) -> Expr:
+    """The natural logarithm of a: -inf of 0, NaN below."""
+    return Call("log", as_expr(a))
 
 
 def sqrt(a: Operand) -> Expr:

@@ -34,6 +34,7 @@ def _erf(a: Any) -> Any:
 
 NUMPY_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
+    "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda a: 1 / np.sqrt(a),
     "tanh": np.tanh,

@@ -40,6 +40,7 @@ _UNARY_FUNCTIONS: Mapping[str, Callable[[ex.Operand], ex.Operand]] = {
     "tanh": ex.tanh,
     "erf": ex.erf,
     "exp": ex.exp,
+    "log": ex.log,
     "sqrt": ex.sqrt,
     "rsqrt": ex.rsqrt,
     "neg": lambda a: -ex.as_expr(a),

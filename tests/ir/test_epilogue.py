@@ -90,6 +90,10 @@ FUNCTIONS: dict[str, tuple[Callable[[ex.Expr], ex.Expr], Callable[[Array], Array
     "erf": (ekc.erf, lambda x: np.array([math.erf(v) for v in x])),
     "tanh": (ekc.tanh, np.tanh),
     "exp": (ekc.exp, np.exp),
+    "log": (
+        lambda x: ekc.log(ekc.maximum(ekc.abs(x), 1e-30)),
+        lambda x: np.log(np.maximum(np.abs(x), 1e-30)),
+    ),
 }
 POINTS = np.concatenate([np.linspace(-9, 9, 1021), [-88.0, 88.0, -1e-30]]).astype(np.float32)
 

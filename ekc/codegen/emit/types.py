@@ -25,7 +25,9 @@ _WRAPPING_FUNCTIONS = {"+": "add", "-": "subtract", "*": "multiply", "abs": "abs
 the compiler uses that: it drops the maximum in `max(c * c, 0)`."""
 _COMBINE_OPERATORS = {"sum": "+", "prod": "*"}
 """C operators that combine an accumulator with a value, by kind of reduction."""
-_FLOAT_FUNCTIONS = {name: f"{name}f" for name in ("exp", "sqrt", "rsqrt", "tanh", "erf")} | {"abs": "fabsf"}
+_FLOAT_FUNCTIONS = {name: f"{name}f" for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "erf")} | {
+    "abs": "fabsf"
+}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 """Precedence of C operators that are written without parentheses of their own."""
 _READ_CONVERSIONS = {FLOAT16: "from_half", BFLOAT16: "from_bf16", TF32: "to_tf32"}
