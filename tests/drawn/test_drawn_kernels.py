@@ -89,20 +89,20 @@ def draw_division(choose: Choose) -> Schedule | None:
 
 MANY = max(160, settings.default.max_examples)
 FEATURES = {
-    "steps": Feature(draw_any, (60, 250), rules="ignored"),
-    "element types": Feature(draw_typed, (30, 80)),
-    "divide": Feature(draw_division, (30, 100), rules="ignored"),
-    "atomic": Feature(lambda c: draw_atomic(c, draw_operator(c), 14), (30, 150), rules="ignored"),
+    "steps": Feature(draw_any, (30, 250), rules="ignored"),
+    "element types": Feature(draw_typed, (15, 80)),
+    "divide": Feature(draw_division, (15, 100), rules="ignored"),
+    "atomic": Feature(lambda c: draw_atomic(c, draw_operator(c), 14), (15, 150), rules="ignored"),
     "legal atomic": Feature(step_atomic, emulated=(0, 10), is_verified=True),
     "split-K": Feature(step_in_parts, emulated=(0, 10), is_verified=True),
     # No choice of the compiler can change how often threads wait for each other or exchange values.
     "search space": Feature(draw_bred, emulated=(4, MANY), exact=("barriers", "shuffles"), abs=0.5),
-    "random steps": Feature(step_any_types, emulated=(8, MANY), exact=("barriers", "shuffles"), abs=0.5),
-    "cp.async": Feature(draw_async, (60, 60), (5, 40), ("barriers", *SHARED[2:])),
+    "random steps": Feature(step_any_types, emulated=(5, MANY), exact=("barriers", "shuffles"), abs=0.5),
+    "cp.async": Feature(draw_async, (30, 60), (4, 40), ("barriers", *SHARED[2:])),
     "swizzle": Feature(draw_swizzled, (8, 60), (8, 60), SHARED),
     "mma": Feature(draw_tensor, (5, 40), (5, 40), SHARED[:2]),
     "wgmma": Feature(draw_group, (3, 25), (3, 25), WGMMA, "filter", arch=ARCH, limits=HOPPER),
-    "implicit GEMM": Feature(draw_view, (40, 40), (1, 12)),
+    "implicit GEMM": Feature(draw_view, (15, 40), (1, 12)),
 } | {f"fused {name}": Feature(partial(draw_fused, name), (2, 30), (2, 30), FUSED, rel=0.0) for name in GRAPHS}
 
 

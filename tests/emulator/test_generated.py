@@ -21,7 +21,7 @@ SMALL = {"matmul": lambda: examples.tiled_matmul(256, 128, 64)} | {
 }
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_100", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("make", SMALL.values(), ids=SMALL)
 def test_example_kernels_match_reference(make: Callable[[], Schedule], arch: str) -> None:
     run(make(), arch).check()

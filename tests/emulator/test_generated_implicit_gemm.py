@@ -105,8 +105,15 @@ def test_windows_of_any_length_match_reference(taps: int, cut: tuple[int, ...], 
     assert ("out_of_bounds_mask" in ran.made.source) == (taps <= 32 and not cut)
 
 
-@pytest.mark.parametrize("level", ["serial", "vthread"])
-@pytest.mark.parametrize("pixels", [False, True], ids=["channels", "pixels"])
+@pytest.mark.parametrize(
+    ("level", "pixels"),
+    [
+        ("serial", False),
+        ("vthread", True),
+        pytest.param("serial", True, marks=pytest.mark.exhaustive),
+        pytest.param("vthread", False, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_other_loops_may_enclose_the_taps(level: str, pixels: bool) -> None:
     """A loop over channels adds to an index. A piece of the pixels is in quotients, for which there is no
     mask."""

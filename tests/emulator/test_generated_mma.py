@@ -138,10 +138,10 @@ def matrix_loads(ran: Ran) -> list[tuple[str, float]]:
     ("dtype", "depth", "layout"),
     [
         ("float16", 4, {"swizzle": 8}),
-        ("float16", 2, {"swizzle": 8}),
+        pytest.param("float16", 2, {"swizzle": 8}, marks=pytest.mark.exhaustive),
         ("float16", 2, {"pad": 8}),
-        ("bfloat16", 4, {"swizzle": 8}),
-        ("tf32", 4, {"swizzle": 8}),
+        pytest.param("bfloat16", 4, {"swizzle": 8}, marks=pytest.mark.exhaustive),
+        pytest.param("tf32", 4, {"swizzle": 8}, marks=pytest.mark.exhaustive),
         ("tf32", 4, {"pad": 4}),
         ("int8", 4, {"swizzle": 8}),
     ],

@@ -39,7 +39,10 @@ PARTED = {
 }
 
 
-@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.exhaustive] * (x in ("int8", "conv", "matvec"))) for x in PARTED],
+)
 def test_structures_of_the_search_match_the_reference(name: str) -> None:
     """The first and the last split-K structure, with the first legal numbers drawn."""
     op = PARTED[name]

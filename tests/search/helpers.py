@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 import ekc
@@ -154,6 +155,12 @@ OPERATORS = {
     "softmax": o.softmax((48, 200), dtype="float16"),
     "layer norm": o.layer_norm((40, 96)),
 }
+ALIKE = {
+    "transposed", "conv groups", "bf16", "int8", "rows of the tape", "conv 3d", "conv NHWC", "layer norm",
+}  # fmt: skip
+"""Operators whose structures and rules are those of others above."""
+EACH = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in OPERATORS]
+"""Names of the operators, as parameters of a test that is long for each."""
 ISSUE = {
     "MM 1024": o.matmul(1024, 1024, 1024),
     "MV 4096": o.matvec(4096, 4096),

@@ -46,7 +46,15 @@ def undisturbed() -> TuningResult:
     return tune(seed=5)
 
 
-@pytest.mark.parametrize("at", [3, 6, TRIALS + 1, TRIALS + 4])
+@pytest.mark.parametrize(
+    "at",
+    [
+        3,
+        pytest.param(6, marks=pytest.mark.exhaustive),
+        TRIALS + 1,
+        pytest.param(TRIALS + 4, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_ctrl_c_ends_run_with_best_so_far(
     at: int, undisturbed: TuningResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

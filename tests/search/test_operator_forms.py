@@ -58,7 +58,13 @@ FORMS: dict[str, tuple[Operator, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+ALIKE = {"batch_matmul", "conv2d_same", "einsum_of_three", "argmin_of_all"}
+"""Forms that are like others to the search, and long."""
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in FORMS]
+)
 def test_operator_form_gives_same_results_everywhere(form: str) -> None:
     op, right = FORMS[form]
     assert form != "einsum_of_three" or [c.output.name for c in op.computes] == ["BD", "C"]

@@ -29,12 +29,12 @@ def test_three_seconds_give_the_true_energy_within_a_percent() -> None:
 @pytest.mark.parametrize(
     "card",
     [
-        Card(),
-        Card(tick_s=0.02, noise=0.01),
+        pytest.param(Card(), marks=pytest.mark.exhaustive),
+        pytest.param(Card(tick_s=0.02, noise=0.01), marks=pytest.mark.exhaustive),
         Card(share=0.25, swing_w=60.0, noise=0.01, call_s=7e-4),
-        Card(warming_w=40.0, warming_s=6.0),
-        Card(late_s=0.01),
-        Card(counts=False),
+        pytest.param(Card(warming_w=40.0, warming_s=6.0), marks=pytest.mark.exhaustive),
+        pytest.param(Card(late_s=0.01), marks=pytest.mark.exhaustive),
+        pytest.param(Card(counts=False), marks=pytest.mark.exhaustive),
         Card(counts=False, instantaneous=False),
     ],
 )

@@ -190,7 +190,10 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.exhaustive] * (x in ("matmul", "batch"))) for x in OPERATORS],
+)
 def test_footprints_from_addresses_are_those_of_the_schedule(name: str) -> None:
     """Holds for every kernel whose tiles divide its tensors. Elsewhere the generator counts a tile in full
     that ends beyond its tensor, and the addresses end there."""

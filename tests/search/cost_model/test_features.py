@@ -19,7 +19,7 @@ from ekc.search.cost_model.features import (
 )
 from ekc.search.data.defaults import FeatureCacheSettings
 from ekc.search.data.population import Population
-from tests.search.helpers import OPERATORS, PEAKS, legal, space
+from tests.search.helpers import EACH, PEAKS, legal, space
 
 PRIOR = partial(predict_prior, peaks=PEAKS)
 
@@ -75,7 +75,7 @@ def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch)
     assert counts == [1]
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", EACH)
 def test_features_are_finite_for_random_genomes(name: str) -> None:
     for population in (legal(name, 300), space(name).sample(np.random.default_rng(9), 300)):
         table = build_features(space(name).compute_quantities(population))

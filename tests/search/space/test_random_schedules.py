@@ -115,7 +115,7 @@ def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
     return schedules
 
 
-@pytest.mark.parametrize("cases", [40, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [20, pytest.param(250, marks=pytest.mark.slow)])
 def test_random_schedules_match_reference_and_round_trip(cases: int) -> None:
     found: list[tuple[str, int]] = []
 
