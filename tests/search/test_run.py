@@ -115,7 +115,7 @@ def test_metered_share_of_one_meters_everything() -> None:
 
 
 def test_fixed_metered_share_is_kept() -> None:
-    result, run = run_search(method=SearchMethod(metered_share=0.3), trials=24)
+    result, run = run_search(method=SearchMethod(metered_share=0.3), trials=40)
     assert {card.share for card in result.model_cards} == {0.3}
     assert 4 < run.task.learner.power_model.row_count <= 0.3 * result.trial_count + 4
 
@@ -128,7 +128,7 @@ def test_constant_power_predicts_one_power() -> None:
 
 
 def test_latency_objective_meters_finalists_only() -> None:
-    result, run = run_search(objective="latency", trials=12)
+    result, run = run_search(objective="latency", trials=24)
     assert run.task.learner.power_model.row_count == 0
     assert 0 < result.metered_count <= 6
     assert result.best == result.fastest
