@@ -52,7 +52,7 @@ MODELS = {
 }
 """Model -> n: every n-th of its layers is tuned."""
 STRATEGIES = ("equal", "scheduler", "round-robin", "half each")
-"""Ways to share the trials. "equal" has all trials, the others have half of them."""
+"""Ways to share the trials of a model. "equal" uses all trials, every other way uses half as many."""
 MAX_SLOWDOWN = 0.05
 BAR = 1.01
 RESAMPLED = 2000

@@ -94,8 +94,7 @@ def _trace_body(
 ) -> ex.Expr:
     """The body called with elements: the first parameter is the result's, the others go by name."""
     if not callable(body):
-        text = body if isinstance(body, str) else "ekc.relu(c)"
-        raise InvalidInput(f"epilogue: {format_value(body)} is no function; write lambda c: {text}")
+        raise InvalidInput(f"epilogue: {format_value(body)} is no function; try lambda c: ekc.relu(c)")
     asked = list_required_parameters(body, shapes)
     if not asked:
         raise InvalidInput("epilogue: the body takes no element; try lambda c: ekc.relu(c)")

@@ -37,12 +37,12 @@ OPERATORS = {
 }
 
 
-ALIKE = {"conv1d dilated", "conv3d", "conv_transpose1d", "conv_transpose2d", "softmax columns"}
+SIMILAR = {"conv1d dilated", "conv3d", "conv_transpose1d", "conv_transpose2d", "softmax columns"}
 """Operators that differ from others in their rank or order of axes alone."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in OPERATORS]
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SIMILAR)) for name in OPERATORS]
 )
 def test_naive_and_drawn_schedules_match_reference(name: str) -> None:
     op = OPERATORS[name]

@@ -76,12 +76,12 @@ OPERATORS = {
 }
 
 
-ALIKE = {"both turned", "batch", "packed"}
+SIMILAR = {"both turned", "batch", "packed"}
 """Operators whose kernels have the parts of others."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in OPERATORS]
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SIMILAR)) for name in OPERATORS]
 )
 def test_members_of_the_search_space_match_reference(name: str) -> None:
     """Three of those that the search would draw."""

@@ -43,13 +43,13 @@ def check_list(schedule: ekc.Schedule, seed: int) -> None:
         assert str(problem.value) == reasons[text]
 
 
-ALIKE = {"groups", "epilogue"}
+SIMILAR = {"groups", "epilogue"}
 """Operators whose menus have the entries of others."""
 
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [pytest.param(x, n, marks=[pytest.mark.exhaustive] * (x in ALIKE)) for n, x in enumerate(OPERATORS)],
+    [pytest.param(x, n, marks=[pytest.mark.exhaustive] * (x in SIMILAR)) for n, x in enumerate(OPERATORS)],
 )
 def test_list_is_the_menu_filtered_by_the_rules(name: str, seed: int) -> None:
     check_list(draw_schedule(name, seed), seed)

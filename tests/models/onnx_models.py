@@ -16,6 +16,7 @@ from ekc.models.onnx_reader.read import read_onnx
 
 Array = np.ndarray[Any, Any]
 NEWEST = onnx.defs.onnx_opset_version()
+Model = onnx.ModelProto
 
 
 def make_model(
@@ -64,6 +65,9 @@ def draw(shape: Sequence[int], seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+X = draw((2, 3, 4))
+
+
 def check_model(
     model: onnx.ModelProto, inputs: Mapping[str, Array], tolerance: float = 2e-5, **options: Any
 ) -> Graph:
@@ -80,3 +84,35 @@ def check_model(
             a.astype(np.float64), b.astype(np.float64), tolerance, tolerance, err_msg=name
         )
     return graph
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """A node; its inputs and outputs are words of a text, "-" is an input left out."""
+    names = ["" if name == "-" else name for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attributes)
+
+
+def add_model() -> Model:
+    return make_model([node("Add", "x z", "y")], {"x": X, "z": X}, ["y"])
+
+
+def make_attention_block(opset: int) -> Model:
+    """Heads split by shapes that the file computes, as exporters with symbolic dimensions write them."""
+    nodes = [
+        node("MatMul", "x w", "q"),
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n", axis=0),
+        node("Gather", "s one", "t", axis=0),
+        node("Unsqueeze", "n first", "n1"),
+        node("Unsqueeze", "t first", "t1"),
+        node("Concat", "n1 t1 heads minus", "split", axis=0),
+        node("Reshape", "q split", "r"),
+        node("Transpose", "r", "p", perm=[0, 2, 1, 3]),
+        node("Concat", "n1 t1 minus", "joined", axis=0),
+        node("Softmax", "p", "soft", axis=-1),
+        node("Transpose", "soft", "back", perm=[0, 2, 1, 3]),
+        node("Reshape", "back joined", "y"),
+    ]
+    numbers = {"zero": np.array(0), "one": np.array(1), "first": np.array([0])}
+    numbers |= {"heads": np.array([2]), "minus": np.array([-1])}
+    return make_model(nodes, {"x": X}, ["y"], {"w": draw((4, 6)), **numbers}, opset)

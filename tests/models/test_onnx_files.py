@@ -1,9 +1,8 @@
-"""ONNX files: shapes, types, constants, control flow and functions; and what is refused, in one line."""
+"""ONNX files: shapes, types, constants, control flow and functions."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,18 @@ from ekc.errors import InvalidInput
 from ekc.models.evaluate import evaluate
 from ekc.models.graph import Graph
 from ekc.models.onnx_reader.read import read_onnx
-from tests.models.onnx_models import NEWEST, check_model, draw, make_model, state_outputs
-
-Model = onnx.ModelProto
-X = draw((2, 3, 4))
-
-
-def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    """A node; its inputs and outputs are words of a text, "-" is an input left out."""
-    names = ["" if name == "-" else name for name in inputs.split()]
-    return helper.make_node(op, names, outputs.split(), **attributes)
+from tests.models.onnx_models import (
+    NEWEST,
+    Model,
+    X,
+    add_model,
+    check_model,
+    draw,
+    make_attention_block,
+    make_model,
+    node,
+    state_outputs,
+)
 
 
 def list_kinds(graph: Graph) -> list[str]:
@@ -46,28 +47,6 @@ def set_dims(model: Model, dims: Mapping[str, list[Any]]) -> Model:
     return model
 
 
-def make_attention_block(opset: int) -> Model:
-    """Heads split by shapes that the file computes, as exporters with symbolic dimensions write them."""
-    nodes = [
-        node("MatMul", "x w", "q"),
-        node("Shape", "x", "s"),
-        node("Gather", "s zero", "n", axis=0),
-        node("Gather", "s one", "t", axis=0),
-        node("Unsqueeze", "n first", "n1"),
-        node("Unsqueeze", "t first", "t1"),
-        node("Concat", "n1 t1 heads minus", "split", axis=0),
-        node("Reshape", "q split", "r"),
-        node("Transpose", "r", "p", perm=[0, 2, 1, 3]),
-        node("Concat", "n1 t1 minus", "joined", axis=0),
-        node("Softmax", "p", "soft", axis=-1),
-        node("Transpose", "soft", "back", perm=[0, 2, 1, 3]),
-        node("Reshape", "back joined", "y"),
-    ]
-    numbers = {"zero": np.array(0), "one": np.array(1), "first": np.array([0])}
-    numbers |= {"heads": np.array([2]), "minus": np.array([-1])}
-    return make_model(nodes, {"x": X}, ["y"], {"w": draw((4, 6)), **numbers}, opset)
-
-
 @pytest.mark.parametrize("opset", [13, NEWEST])
 def test_shapes_that_nodes_compute_are_constants(opset: int) -> None:
     model = set_dims(make_attention_block(opset), {"x": ["batch", "length", 4]})
@@ -81,10 +60,6 @@ def test_a_symbol_that_one_input_gives_counts_for_all() -> None:
     graph = read_onnx(model, shapes={"x": (5, 3, 4)})
     assert graph.values["z"].shape == (5, 3, 4)
     assert graph.values["y"].shape == (5, 3, 4)
-
-
-def add_model() -> Model:
-    return make_model([node("Add", "x z", "y")], {"x": X, "z": X}, ["y"])
 
 
 @pytest.mark.parametrize(
@@ -325,141 +300,3 @@ def test_an_old_opset_is_converted() -> None:
     graph = read_onnx(model)
     np.testing.assert_array_equal(evaluate(graph, [x])[0], np.maximum(x[0], 0))
     assert graph.notes == ("opset 11 was converted to 13 by onnx.version_converter",)
-
-
-def complex_model() -> Model:
-    model = make_model([node("DFT", "x", "y", onesided=0)], {"x": draw((1, 4, 2))}, ["y"], opset=17)
-    info = helper.make_tensor_value_info("x", TensorProto.COMPLEX64, [1, 4])
-    model.graph.input[0].CopyFrom(info)
-    model.graph.node[0].op_type = "Identity"
-    del model.graph.node[0].attribute[:]
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.COMPLEX64, [1, 4]))
-    return model
-
-
-def sequence_model() -> Model:
-    model = make_model([node("SequenceAt", "x i", "y")], {"x": X, "i": np.array(0)}, ["y"])
-    element = helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 3])
-    model.graph.input[0].CopyFrom(helper.make_value_info("x", helper.make_sequence_type_proto(element)))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3]))
-    return model
-
-
-def broken_model() -> Model:
-    return make_model([helper.make_node("Relu", ["nothing"], ["y"], name="bad")], {"x": X}, ["y"])
-
-
-def mismatched_model() -> Model:
-    model = add_model()
-    model.graph.node[0].CopyFrom(helper.make_node("MatMul", ["x", "z"], ["y"], name="product"))
-    return model
-
-
-def nonzero_model() -> Model:
-    return make_model([node("NonZero", "x", "n"), node("Neg", "n", "y")], {"x": X}, ["y"])
-
-
-def text_model() -> Model:
-    return make_model([node("StringConcat", "x x", "y")], {"x": np.array(["a"], object)}, ["y"])
-
-
-def newest_model() -> Model:
-    model = add_model()
-    model.opset_import[0].version = NEWEST + 1
-    return model
-
-
-def oldest_model() -> Model:
-    model = make_model([node("Relu", "x", "y")], {"x": X}, ["y"], opset=13)
-    model.graph.node[0].CopyFrom(
-        node("Upsample", "x", "y", mode="nearest", height_scale=2.0, width_scale=2.0)
-    )
-    model.opset_import[0].version = 1
-    model.ir_version = 3
-    return model
-
-
-def nothing_model() -> Model:
-    return make_model([node("TopK", "x k", "y places", axis=-1)], {"x": X}, ["y"], {"k": np.array([2])})
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (complex_model, "graph: input 'x': tensors of type complex64 are not supported; cast to float32"),
-        (sequence_model, "graph: input 'x' is a sequence; only tensors are supported"),
-        (
-            broken_model,
-            "graph: onnx.checker refuses the model: Nodes in a graph must be topologically",
-        ),
-        (mismatched_model, "graph: node 'product' (MatMul): its shape cannot be inferred: "),
-        (
-            nonzero_model,
-            "graph: node 'n' (NonZero): the shape of 'n' depends on data or is not in the file",
-        ),
-        (text_model, "graph: input 'x': tensors of type object are not supported; cast to float32"),
-        (
-            newest_model,
-            f"graph: opset {NEWEST + 1}, and onnx {onnx.__version__} knows {NEWEST}",
-        ),
-        (oldest_model, "graph: opset 1, at least 13; onnx.version_converter cannot convert it ("),
-        (nothing_model, "graph: no layer to tune; TopK (y): no kind of node for this operator"),
-    ],
-)
-def test_models_that_cannot_be_read_are_refused_in_a_line(make: Callable[[], Model], message: str) -> None:
-    with pytest.raises(InvalidInput) as raised:
-        ekc.models.from_onnx(make())
-    assert str(raised.value).startswith(message)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_float64_input_needs_a_type() -> None:
-    model = make_model([node("Relu", "x", "y")], {"x": X.astype(np.float64)}, ["y"])
-    with pytest.raises(InvalidInput, match=r"input 'x': tensors of type float64 are not supported; read the"):
-        read_onnx(model)
-    assert read_onnx(model, dtype="float32").values["y"].dtype == np.float32
-    with pytest.raises(InvalidInput, match=r"dtype: no 'half'; choices are float16, bfloat16, float32"):
-        read_onnx(model, dtype="half")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "model.onnx: no such file; give the path of an ONNX model"),
-        (b"", "model.onnx: no ONNX model"),
-        (b"import torch\n# a text\n" * 9, "model.onnx: no ONNX model"),
-        (b"\x00\xff\x13" * 50, "model.onnx: no ONNX model"),
-        ("half", "model.onnx: "),
-    ],
-)
-def test_files_that_are_no_model_are_refused(content: Any, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    if content == "half":
-        data = make_attention_block(NEWEST).SerializeToString()
-        content = data[: len(data) // 2]
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InvalidInput) as raised:
-        read_onnx(path)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("source", [3, None, b"model"])
-def test_other_sources_are_refused(source: Any) -> None:
-    with pytest.raises(InvalidInput, match="ONNX model: "):
-        read_onnx(source)
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name == "onnx":
-            raise ImportError("no onnx")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(InvalidInput) as raised:
-        read_onnx("model.onnx")
-    assert str(raised.value) == "ONNX models need the package onnx: pip install 'ekc[onnx]'"

@@ -155,11 +155,11 @@ OPERATORS = {
     "softmax": o.softmax((48, 200), dtype="float16"),
     "layer norm": o.layer_norm((40, 96)),
 }
-ALIKE = {
+SIMILAR = {
     "transposed", "conv groups", "bf16", "int8", "rows of the tape", "conv 3d", "conv NHWC", "layer norm",
 }  # fmt: skip
 """Operators whose structures and rules are those of others above."""
-EACH = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in OPERATORS]
+EACH = [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SIMILAR)) for name in OPERATORS]
 """Names of the operators, as parameters of a test that is long for each."""
 ISSUE = {
     "MM 1024": o.matmul(1024, 1024, 1024),

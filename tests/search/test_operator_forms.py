@@ -58,12 +58,12 @@ FORMS: dict[str, tuple[Operator, Callable[..., Any]]] = {
 }
 
 
-ALIKE = {"batch_matmul", "conv2d_same", "einsum_of_three", "argmin_of_all"}
+SIMILAR = {"batch_matmul", "conv2d_same", "einsum_of_three", "argmin_of_all"}
 """Forms that are like others to the search, and long."""
 
 
 @pytest.mark.parametrize(
-    "form", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in FORMS]
+    "form", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SIMILAR)) for name in FORMS]
 )
 def test_operator_form_gives_same_results_everywhere(form: str) -> None:
     op, right = FORMS[form]

@@ -93,7 +93,7 @@ def test_mma_structures_exist_where_mma_fits(name: str) -> None:
     assert not [s.name for s in derive_structures(op, TURING) if "tensor" in s.name]
 
 
-ALIKE = {
+SIMILAR = {
     "a batch", "a batch along memory", "rows of two axes, the first along memory", "columns first",
     "sums over two axes", "channels last",
 }  # fmt: skip
@@ -101,7 +101,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in ALIKE)) for name in RUN]
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in SIMILAR)) for name in RUN]
 )
 def test_repaired_schedules_match_reference(name: str) -> None:
     """Two schedules of each, compiled and executed under the sanitizer."""
