@@ -221,7 +221,7 @@ def test_subdirectory_of_a_project(other: Path, tmp_path: Path) -> None:
     must_run("made/app", folder=tmp_path)
 
 
-@pytest.mark.parametrize("standard", ["c++17", "c++20"])
+@pytest.mark.parametrize("standard", ["c++17", pytest.param("c++20", marks=pytest.mark.exhaustive)])
 def test_host_test_agrees_with_a_linear_search(library: Path, tmp_path: Path, standard: str) -> None:
     """10,000 random requests and each status code; g++ alone compiles and links it."""
     must_run(

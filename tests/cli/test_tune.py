@@ -66,13 +66,14 @@ def test_tune_with_clocks_prints_a_second_table(cli: CommandLine) -> None:
     assert "The best schedule at other clocks, a100 (simulated)" in out
 
 
+@pytest.mark.exhaustive
 def test_winner_is_the_same_for_any_number_of_workers(cli: CommandLine) -> None:
     one, three = (cli.json(f"{TUNE} --trials 6 --quiet --workers {count}")["best"] for count in (1, 3))
     assert one == three
 
 
 def test_time_budget_ends_with_the_best_so_far(cli: CommandLine) -> None:
-    got = cli.json(f"{TUNE} --trials 400 --time-budget 1 --quiet")
+    got = cli.json(f"{TUNE} --trials 100 --time-budget 1 --quiet")
     assert "time budget" in got["stopped"]
     assert got["best"]["latency_s"] > 0
 
@@ -108,7 +109,9 @@ def has_best(path: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("command", ["export", "tune --trials 2 --quiet"])
+@pytest.mark.parametrize(
+    "command", ["export", pytest.param("tune --trials 2 --quiet", marks=pytest.mark.exhaustive)]
+)
 def test_overwriting_another_shape_is_logged(command: str, cli: CommandLine) -> None:
     name, options = command.split()[0], command.partition(" ")[2]
     cli(f"{name} matmul 8 8 8 --out o {options}")

@@ -49,20 +49,22 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
 @pytest.mark.parametrize(
     ("schedule", "wide"),
     [
-        (half_conv2d(256, 8, stages=3, pad=8), [(128, 64)] * 2),
+        pytest.param(half_conv2d(256, 8, stages=3, pad=8), [(128, 64)] * 2, marks=pytest.mark.exhaustive),
         (half_conv2d(256, 8, stages=2, swizzle=8), [(128, 64), (128, 128)]),
         (half_conv2d(256, 16, stages=2, pad=8), [(256, 64)] * 2),
         # The last channels are outside, in some strips and not in others.
         (half_conv2d(176, 8, stages=2, pad=8), [(128, 64)] * 2),
         # Copies of 4 bytes: elements of 2 bytes need no other alignment.
-        (half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2),
+        pytest.param(
+            half_conv2d(256, 8, stages=2, vector=2, pad=2), [(128, 64)] * 2, marks=pytest.mark.exhaustive
+        ),
         # Rows of B end within a strip of every tile: whether a piece is inside is computed in every round.
         (
             tensor_matmul(o.matmul(16, 112, 32, dtype="float16"), Cut((1, 1), (1, 16), 1, pad=8)),
             [(16, 16), (128, 64)],
         ),
         # Rows that begin in the middle of a sector.
-        (half_conv2d(168, 8, stages=2, pad=8), [(128, 128)] * 2),
+        pytest.param(half_conv2d(168, 8, stages=2, pad=8), [(128, 128)] * 2, marks=pytest.mark.exhaustive),
         # Three warps copy a line of 48 rows in whole rounds, but not of 16.
         (half_conv2d(128, 8, warps=(3, 1), pad=8), [(128, 64), (128, 128)]),
         # Stored the other way round.
@@ -87,7 +89,11 @@ def async_matvec(m: int, k: int, depth: int) -> Schedule:
             tensor_matmul(o.matmul(48, 40, 256, dtype="float16"), Cut((2, 1), (1, 2), 8, pad=8)),
             [(128, 64), (16, 16)],
         ),
-        (async_matmul(33, 40, 136, stages=2, depth=64, vector=2), [(64, 32), (32, 32)]),
+        pytest.param(
+            async_matmul(33, 40, 136, stages=2, depth=64, vector=2),
+            [(64, 32), (32, 32)],
+            marks=pytest.mark.exhaustive,
+        ),
         (async_matmul(33, 40, 136, stages=3, depth=64, vector=1), [(64, 32), (32, 32)]),
     ],
     ids=lambda x: None if isinstance(x, Schedule) else str(x[0]),

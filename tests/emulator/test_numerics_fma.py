@@ -208,7 +208,7 @@ def test_add16_and_mul16_of_every_half(other):
     same_bits(mul16(a, b), reference(wide_a, wide_b, np.copysign(minus_zero, sign), HALF))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.exhaustive), 1, 2])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_fma16_is_exact(seed):
     rng = np.random.default_rng(seed)
     a, b, c = (rng.permutation(ALL).view(np.float16) for _ in range(3))

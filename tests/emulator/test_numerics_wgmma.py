@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from ekc.emulator.numerics import wgmma
 from tests.emulator.by_hand_warpgroup import PRODUCTS, WIDTHS, Product
 
+OFTEN = [p for n, p in enumerate(PRODUCTS) if n >= 6 * len(WIDTHS) or (n + n // len(WIDTHS)) % 2]
+"""Two widths of each kind of product, and all the others."""
 
-@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+
+@pytest.mark.parametrize(
+    "product",
+    [pytest.param(p, marks=[pytest.mark.exhaustive] * (p not in OFTEN), id=p.name) for p in PRODUCTS],
+)
 def test_product_is_right_and_clean(product: Product) -> None:
     report = product.case().check()
     counters = report.counters

@@ -59,7 +59,7 @@ PRINTED = {
     "ladder/rung5_vector_loads.py": (*RUNG, "float4, transposed"),
 }
 """Regular expressions that match what each example prints."""
-ARGUMENTS = {"plot_trials.py": ("--trials", "8")}
+ARGUMENTS = {"plot_trials.py": ("--trials", "4")}
 """Arguments of examples that take long without."""
 
 

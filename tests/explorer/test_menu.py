@@ -26,7 +26,7 @@ from tests.explorer.drawn import (
     list_menu,
 )
 
-REFUSED_TEXTS = 40
+REFUSED_TEXTS = 15
 """Entries that are not legal and are written into the text field, for each schedule."""
 
 

@@ -129,9 +129,9 @@ def test_repeated_run_measures_nothing_new(plain_run: TuningResult, matvec_recor
 
 
 def test_time_budget_ends_run() -> None:
-    result = tune(trials=100_000, time_budget_s=0.7)
+    result = tune(trials=100, time_budget_s=0.7)
     assert result.stopped.startswith("time budget of 0.7 s")
-    assert 0 < result.trial_count < 100_000
+    assert 0 < result.trial_count < 100
     assert result.best.metered
 
 

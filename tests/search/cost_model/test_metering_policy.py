@@ -229,7 +229,7 @@ def test_records_hold_predictions_made_before_metering(monkeypatch: pytest.Monke
     monkeypatch.setattr(PredictionBatch, "from_power_model", predict_and_note)
     monkeypatch.setattr(PredictionBatch, "make_records", judge_and_compare)
     monkeypatch.setattr(PowerModel, "learn", learn_and_note)
-    result, run = run_search(ekc.matvec(512, 512), trials=40)
+    result, run = run_search(ekc.matvec(512, 512), trials=24)
     judged, cards = run.task.learner.prediction_records, result.model_cards
     assert cards[0].error is None
     assert cards[-1].rows < run.task.learner.power_model.row_count == METERING.initial_meterings + len(judged)

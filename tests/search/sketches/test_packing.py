@@ -77,7 +77,7 @@ def test_other_sums_are_not_packed() -> None:
     assert all("Y/tensor" in s.name for s in found)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("int8", marks=pytest.mark.exhaustive)])
 def test_packed_schedule_matches_reference(dtype: str) -> None:
     op = ekc.conv2d(1, 16, 6, 10, out_channels=24, kernel=3, padding=1, dtype=dtype)
     space = Space(op, Limits())
