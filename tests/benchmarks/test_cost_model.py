@@ -59,8 +59,8 @@ def test_accesses_of_recorded_kernels_replace_those_of_the_schedule() -> None:
 
 
 def test_estimated_counts_are_compared_with_compiled_ones() -> None:
-    found = analytic.compare_compiled("matmul", ekc.matmul(128, 128, 128), 12, 0)
-    assert found["kernels"] == 12
+    found = analytic.compare_compiled("matmul", ekc.matmul(128, 128, 128), 8, 0)
+    assert found["kernels"] == 8
     assert found["spearman"] > 0.8
     assert found["median_error"] < 0.2
 

@@ -17,7 +17,14 @@ from tests.codegen.host_cuda import BOUNDS, RACES, run_all
 pytestmark = pytest.mark.skipif(not host_cuda.available(), reason="needs g++")
 
 
-@pytest.mark.parametrize("flags", [BOUNDS, RACES], ids=["bounds", "races"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((*BOUNDS, *RACES), id="bounds and races"),
+        pytest.param(BOUNDS, id="bounds", marks=pytest.mark.exhaustive),
+        pytest.param(RACES, id="races", marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize(
     "some", [features, corners, pytest.param(drawn, marks=pytest.mark.slow)], ids=lambda f: f.__name__
 )

@@ -139,7 +139,8 @@ def test_cmake_with_the_folder_of_the_library(made: Path, tmp_path: Path) -> Non
 
 def install(library: Path, folder: Path) -> Path:
     """Install a library and move it; the place it is found at then."""
-    settings = (f"-DCMAKE_INSTALL_PREFIX={folder / 'first'}", "-DEKC_kernels_TESTS=OFF")
+    unoptimised = "-DCMAKE_CXX_FLAGS_RELEASE=-O0"
+    settings = (f"-DCMAKE_INSTALL_PREFIX={folder / 'first'}", "-DEKC_kernels_TESTS=OFF", unoptimised)
     must_run("cmake", "-S", library, "-B", "library", *settings, folder=folder)
     must_run("cmake", "--build", "library", "-j2", "--target", "install", folder=folder)
     shutil.move(folder / "first", folder / "moved")

@@ -88,7 +88,7 @@ def test_module_equals_pytorch(name: str, dtype: Any) -> None:
     assert all(torch.equal(module.state_dict()[key], x) for key, x in before.items())
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.exhaustive), "llama"])
 def test_attention_may_be_three_kernels(name: str) -> None:
     module, inputs, fast = compile_model(name, attention="ekc")
     assert not fast.ekc_report.kept

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from ekc.search.data.defaults import CLOCK_MODEL
 
@@ -312,6 +311,8 @@ def _fit_near(terms: Array, usual: Array) -> Array:
     weight = CLOCK_MODEL.usual_weight
     rows = np.concatenate([terms * usual, weight * np.eye(len(usual))])
     wanted = np.concatenate([np.ones(len(terms)), np.full(len(usual), weight)])
+    from scipy.optimize import nnls  # Half a second, which most runs need not spend.
+
     return np.asarray(nnls(rows, wanted)[0] * usual)
 
 
