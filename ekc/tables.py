@@ -38,6 +38,12 @@ def format_rounded(value: float, digits: int) -> str:
     return f"{Decimal(text):,f}" if "e" in text else text
 
 
+def format_quantity(value: float, unit: str) -> str:
+    """Format with four significant digits and a unit prefix: `12.35 mJ`."""
+    scale, prefix = choose_prefix(value)
+    return f"{format_rounded(value / scale, 4)} {prefix}{unit}"
+
+
 def format_table(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],

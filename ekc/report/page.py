@@ -22,7 +22,8 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.report.pictures import PICTURES
-from ekc.report.run_data import RunData, Table
+from ekc.report.plan_pictures import draw_plan
+from ekc.report.run_data import PlanData, RunData, Table
 from ekc.report.theme import SIMULATED, choose_scale, import_plotly
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -73,22 +74,30 @@ def _refuse_file(file: Path, problem: OSError | ValueError) -> InvalidInput:
     return InvalidInput(f"report: {file} cannot be written ({reason})")
 
 
-def make_report(runs: Sequence[RunData], title: str = "", failed: Sequence[str] = ()) -> ReportPage:
+def make_report(
+    runs: Sequence[RunData], title: str = "", failed: Sequence[str] = (), plan: PlanData | None = None
+) -> ReportPage:
     """Make the page of one run or more, with a table of all of them.
 
-    failed: a line for each run that has no kernel. Raises `InvalidInput` where plotly is missing.
+    failed: a line for each run that has no kernel. plan: one clock for all runs.
+
+    Raises `InvalidInput` where plotly is missing.
     """
     import_plotly()
     sizes: Counter[str] = Counter(dict.fromkeys(("plotly", "pictures", "code", "drawings"), 0))
     plotly = _pack_plotly()
     sizes["plotly"] += len(plotly)
     sections = [_make_section(run, number, sizes) for number, run in enumerate(runs)]
+    plan_picture = _pack({"plan": draw_plan(plan).to_plotly_json()}) if plan else ""
+    sizes["pictures"] += len(plan_picture)
     html = _load_template().render(
         title=title or runs[0].title,
         is_simulated=any(run.simulated for run in runs),
         simulated_word=SIMULATED,
         overview=make_overview(runs) if len(runs) > 1 else None,
         failed=failed,
+        plan=plan,
+        plan_picture=plan_picture,
         sections=sections,
         plotly=plotly,
         style=(TEMPLATES / "report.css").read_text("utf-8"),

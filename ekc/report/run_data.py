@@ -188,6 +188,37 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
+class PlanData:
+    """A clock plan: one clock and a kernel for each layer. Savings are shares of the energy of the fastest
+    kernels at the default clock."""
+
+    choice: str
+    """One sentence: device, clock, limit on the time, time expected."""
+    simulated: bool
+    clock_mhz: int
+    max_slowdown: float
+    """Limit on the time of the model, as a share."""
+    choices: tuple[str, ...]
+    """Name of each choice: kernels, clock, or both."""
+    saving: Array
+    """[choices]"""
+    saving_low: Array
+    """Lower end of the 95 % interval."""
+    saving_high: Array
+    front_slowdown: Array
+    """[points]: limit on the time of each plan of the front, as a share."""
+    front_clock_mhz: NDArray[np.int64]
+    front_saving: Array
+    layer_names: tuple[str, ...]
+    """The layer that saves most is first."""
+    layer_saving: Array
+    """[layers]: share of the model's energy that each layer saves."""
+    layers: Table
+    advice: tuple[str, ...] = ()
+    """A sentence for each phase of the model."""
+
+
+@dataclass(frozen=True, eq=False)
 class RunData:
     """One run, or all measurements of an operator under one set of conditions."""
 

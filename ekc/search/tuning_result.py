@@ -80,10 +80,12 @@ class TuningResult(TuningData):
         """
         from ekc.report.page import make_report
         from ekc.report.theme import import_plotly
+        from ekc.search.run_data.from_plan import collect_plan
         from ekc.search.run_data.from_result import collect_run
 
         import_plotly()
-        return make_report([collect_run(self)]).write(file)
+        plan = collect_plan(self.plan) if self.plan else None
+        return make_report([collect_run(self)], plan=plan).write(file)
 
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, notes, and the clock plan."""

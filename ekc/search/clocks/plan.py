@@ -15,7 +15,7 @@ from typing import Any
 
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
-from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
+from ekc.tables import TABLE_WIDTH, count_nouns, format_quantity, format_table
 
 SCHEMA = 1
 """Version of the JSON of a plan."""
@@ -68,6 +68,15 @@ class PlanSavings:
     """By choosing kernels at the default clock, and then a clock for them."""
     together: Estimate
     """By choosing clock and kernels together: the plan."""
+
+    def list_named(self) -> tuple[tuple[str, Estimate], ...]:
+        """Each choice in words, with its saving; the plan itself is last."""
+        return (
+            ("kernels at the default clock", self.fixed),
+            ("clock of the fastest kernels", self.clock),
+            ("clock of the best kernels", self.winners_at_clock),
+            ("kernels and clock together", self.together),
+        )
 
 
 @dataclass(frozen=True)
@@ -151,6 +160,20 @@ class ClockPlan:
         """The plan as text: the clock, what each way of choosing saves, layers, front and phases."""
         return _format_plan(self)
 
+    def describe_choice(self) -> str:
+        """One sentence: the clock, the limit on the time, and the time expected."""
+        return _describe_choice(self)
+
+    def list_advice(self) -> tuple[str, ...]:
+        """A sentence for each phase of the model, where there are several."""
+        return tuple(_describe_phase(self, number) for number in range(len(self.phases)))
+
+    def list_layers_by_saving(self) -> tuple[tuple[PlannedLayer, float], ...]:
+        """Each layer with the share of the model's energy that it saves, the one that saves most first."""
+        reference_j = self.energy_j.value / max(1e-12, 1.0 - self.savings.together.value)
+        ranked = sorted(self.layers, key=lambda layer: -layer.saved_j)
+        return tuple((layer, layer.saved_j / reference_j) for layer in ranked)
+
 
 def _parse_plan(value: Any) -> ClockPlan:
     if not isinstance(value, dict) or value.get("kind") != KIND:
@@ -216,7 +239,7 @@ def _format_plan(plan: ClockPlan) -> str:
         parts += ["", _format_layers(plan)]
     if plan.front:
         parts += ["", _format_front(plan)]
-    parts += [""] * bool(plan.phases) + [_describe_phase(plan, n) for n in range(len(plan.phases))]
+    parts += [""] * bool(plan.phases) + list(plan.list_advice())
     return "\n".join(parts)
 
 
@@ -232,17 +255,10 @@ def _describe_choice(plan: ClockPlan) -> str:
 
 
 def _format_savings(plan: ClockPlan) -> str:
-    found = plan.savings
-    named = (
-        ("kernels at the default clock", found.fixed),
-        ("clock of the fastest kernels", found.clock),
-        ("clock of the best kernels", found.winners_at_clock),
-        ("kernels and clock together", found.together),
-    )
     title = "Energy saved against the fastest kernels at the default clock, 95% intervals"
     if plan.simulated:
         title += "; simulated"
-    rows = [(name, f"{100 * x.value:z.1f}%", _format_interval(x)) for name, x in named]
+    rows = [(name, f"{100 * x.value:z.1f}%", _format_interval(x)) for name, x in plan.savings.list_named()]
     return format_table(("by choosing", "saved", "interval"), rows, title)
 
 
@@ -255,12 +271,11 @@ def _format_share(share: float) -> str:
 
 
 def _format_layers(plan: ClockPlan) -> str:
-    reference_j = plan.energy_j.value / max(1e-12, 1.0 - plan.savings.together.value)
-    ranked = sorted(plan.layers, key=lambda layer: -layer.saved_j)
+    ranked = plan.list_layers_by_saving()
     rows = []
-    for layer in ranked[:MAX_LAYERS]:
-        figures = _format_scaled(layer.latency_s.value, "s"), _format_scaled(layer.energy_j.value, "J")
-        more = _format_share(layer.slowdown), f"{100 * layer.saved_j / reference_j:z.1f}%"
+    for layer, saved in ranked[:MAX_LAYERS]:
+        figures = format_quantity(layer.latency_s.value, "s"), format_quantity(layer.energy_j.value, "J")
+        more = _format_share(layer.slowdown), f"{100 * saved:z.1f}%"
         rows.append((layer.name, str(layer.calls), layer.role, *figures, *more))
     headers = ("layer", "calls", "kernel", "latency", "energy", "time", "saves")
     left_out = (
@@ -270,11 +285,6 @@ def _format_layers(plan: ClockPlan) -> str:
         f"Layers at {plan.clock_mhz} MHz: figures of a call, and share of the model's energy saved{left_out}"
     )
     return format_table(headers, rows, title)
-
-
-def _format_scaled(value: float, unit: str) -> str:
-    scale, prefix = choose_prefix(value)
-    return f"{format_rounded(value / scale, 4)} {prefix}{unit}"
 
 
 def _format_front(plan: ClockPlan) -> str:

@@ -8,7 +8,7 @@ from ekc.display import format_html_table
 from ekc.search.data.trial import describe_energy_source
 from ekc.search.model.model_data import ModelData, ModelTotal
 from ekc.search.summary import choose_unit, format_figure, format_speedup, wrap_note
-from ekc.tables import count_nouns, format_rounded, format_table
+from ekc.tables import count_nouns, format_quantity, format_table
 
 MAX_UNCOVERED = 8
 """Kinds of uncovered nodes that are listed, at most."""
@@ -72,16 +72,11 @@ def format_share(share: float) -> str:
 
 def format_total(total: ModelTotal) -> str:
     """Format the sum over the layers of one model in a line."""
-    parts = [f"{total.calls} calls", _format_quantity(total.latency_s, "s")]
+    parts = [f"{total.calls} calls", format_quantity(total.latency_s, "s")]
     if total.energy_j is not None:
-        parts.append(_format_quantity(total.energy_j, "J"))
+        parts.append(format_quantity(total.energy_j, "J"))
     line = f"{total.model or 'all layers'}: {', '.join(parts)} in sum"
     return line + (f", without {', '.join(total.missing)}" if total.missing else "")
-
-
-def _format_quantity(value: float, unit: str) -> str:
-    scale, unit = choose_unit([value], unit)
-    return f"{format_rounded(value / scale, 4)} {unit}"
 
 
 def list_model_notes(data: ModelData) -> list[tuple[str, str]]:
@@ -110,7 +105,7 @@ def _compare(total: ModelTotal) -> list[tuple[str, str]]:
     """Compare the sums with the roofline, the fastest kernels and the naive kernels."""
     notes = []
     if total.latency_s and math.isfinite(total.roofline_s):
-        least, share = _format_quantity(total.roofline_s, "s"), format_share(total.roofline_share)
+        least, share = format_quantity(total.roofline_s, "s"), format_share(total.roofline_share)
         notes.append(("roofline", f"the layers take {least} at least, {share} of the latency"))
     if total.energy_j is None or total.fastest_j is None:
         return notes
