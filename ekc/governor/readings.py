@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ekc.governor.job_reading import NOT_MEASURED, TARGET_ERROR, JobReading, get_rate_error
+from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values, finite_mean
 
 DRIFT_PER_S = 4e-5
@@ -21,6 +22,8 @@ CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
 """Standard deviations of difference from which on two slowdowns contradict each other."""
+PRIOR_REPEATS = 1.0
+"""Weight of the errors that readings state, in repeats of a reading, against the scatter of repeats."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +106,35 @@ class PhaseReadings:
         measures = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
         slowdown, error, shared = _combine_measures(measures)
         watts, watts_error = self._estimate_default_watts(reading.at_s)
-        return DefaultComparison(
-            slowdown, error, shared, reading.watts / watts, float(np.hypot(watts_error, reading.watts_error))
-        )
+        power_error = self.estimate_error_factor("watts") * float(np.hypot(watts_error, reading.watts_error))
+        return DefaultComparison(slowdown, error, shared, reading.watts / watts, power_error)
+
+    def estimate_error_factor(self, measure: str) -> float:
+        """Factor by which readings under the same limits differ more than their errors say; at least 1."""
+        groups: dict[Settings, list[JobReading]] = {}
+        for reading in self.default_readings + self.other_readings:
+            groups.setdefault(reading.settings, []).append(reading)
+        total, count = PRIOR_REPEATS, PRIOR_REPEATS
+        for group in groups.values():
+            values, errors = _get_measure(group, measure)
+            at_s = np.array([r.at_s for r in group])
+            is_valid = np.isfinite(values) & np.isfinite(errors)
+            if is_valid.sum() < 2:
+                continue
+            values, errors, at_s = values[is_valid], errors[is_valid], at_s[is_valid]
+            drift = DRIFT_PER_S * (at_s - np.median(at_s))
+            variance = np.maximum(errors, MIN_ERROR / 2) ** 2 + drift**2
+            mean = float((values / variance).sum() / (1 / variance).sum())
+            total += float(((values / mean - 1) ** 2 / variance).sum())
+            count += len(values) - 1
+        return max(1.0, float(np.sqrt(total / count)))
 
     def _compare_measure(self, reading: JobReading, measure: str) -> Values:
         """(slowdown, its own error, error of the default) by one measure of progress."""
         default_rate, shared = self._estimate_default_rate(reading.at_s, measure)
         rate, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
-        return np.array([default_rate / rate - 1, error, shared])
+        factor = self.estimate_error_factor(measure)
+        return np.array([default_rate / rate - 1, factor * error, factor * shared])
 
     def _estimate_default_rate(self, at_s: float, measure: str) -> tuple[float, float]:
         """(progress rate of the default at a time, its relative error)."""
@@ -137,6 +160,16 @@ class PhaseReadings:
         weight = np.where(is_valid, 1 / variance, 0.0)
         mean = float((np.where(is_valid, values, 0.0) * weight).sum() / weight.sum())
         return mean, float(1 / np.sqrt(weight.sum()))
+
+
+def _get_measure(readings: list[JobReading], measure: str) -> tuple[Values, Values]:
+    """(values, relative errors) of one measure: beats, moved or watts."""
+    if measure == "watts":
+        pairs = [(r.watts, r.watts_error) for r in readings]
+    else:
+        pairs = [(getattr(r.pace, measure), getattr(r.pace, f"{measure}_error")) for r in readings]
+    values, errors = np.array(pairs, float).T
+    return values, errors
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:
