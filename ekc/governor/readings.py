@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
 """Standard deviations of difference from which on two slowdowns contradict each other."""
-PRIOR_REPEATS = 1.0
+PRIOR_REPEATS = 0.0
 """Weight of the errors that readings state, in repeats of a reading, against the scatter of repeats."""
 
 
@@ -111,23 +112,22 @@ class PhaseReadings:
 
     def estimate_error_factor(self, measure: str) -> float:
         """Factor by which readings under the same limits differ more than their errors say; at least 1."""
-        groups: dict[Settings, list[JobReading]] = {}
+        groups: dict[Settings, list[tuple[float, float, float]]] = {}
         for reading in self.default_readings + self.other_readings:
-            groups.setdefault(reading.settings, []).append(reading)
-        total, count = PRIOR_REPEATS, PRIOR_REPEATS
+            value, error = _get_measure(reading, measure)
+            if math.isfinite(value) and math.isfinite(error):
+                groups.setdefault(reading.settings, []).append((value, error, reading.at_s))
+        total, count = 0.0, 0
         for group in groups.values():
-            values, errors = _get_measure(group, measure)
-            at_s = np.array([r.at_s for r in group])
-            is_valid = np.isfinite(values) & np.isfinite(errors)
-            if is_valid.sum() < 2:
-                continue
-            values, errors, at_s = values[is_valid], errors[is_valid], at_s[is_valid]
-            drift = DRIFT_PER_S * (at_s - np.median(at_s))
-            variance = np.maximum(errors, MIN_ERROR / 2) ** 2 + drift**2
-            mean = float((values / variance).sum() / (1 / variance).sum())
-            total += float(((values / mean - 1) ** 2 / variance).sum())
-            count += len(values) - 1
-        return max(1.0, float(np.sqrt(total / count)))
+            middle_s = group[len(group) // 2][2]
+            weights = [
+                1 / (max(e, MIN_ERROR / 2) ** 2 + (DRIFT_PER_S * (t - middle_s)) ** 2) for _, e, t in group
+            ]
+            mean = sum(w * v for w, (v, _, _) in zip(weights, group, strict=True)) / sum(weights)
+            total += sum(w * (v / mean - 1) ** 2 for w, (v, _, _) in zip(weights, group, strict=True))
+            count += len(group) - 1
+        # The variance of Student's distribution: few repeats may agree by chance.
+        return max(1.0, math.sqrt((total + PRIOR_REPEATS) / max(count + PRIOR_REPEATS - 2, 1.0))) if count else 1.0
 
     def _compare_measure(self, reading: JobReading, measure: str) -> Values:
         """(slowdown, its own error, error of the default) by one measure of progress."""
@@ -162,14 +162,11 @@ class PhaseReadings:
         return mean, float(1 / np.sqrt(weight.sum()))
 
 
-def _get_measure(readings: list[JobReading], measure: str) -> tuple[Values, Values]:
-    """(values, relative errors) of one measure: beats, moved or watts."""
+def _get_measure(reading: JobReading, measure: str) -> tuple[float, float]:
+    """(value, relative error) of one measure: beats, moved or watts."""
     if measure == "watts":
-        pairs = [(r.watts, r.watts_error) for r in readings]
-    else:
-        pairs = [(getattr(r.pace, measure), getattr(r.pace, f"{measure}_error")) for r in readings]
-    values, errors = np.array(pairs, float).T
-    return values, errors
+        return reading.watts, reading.watts_error
+    return getattr(reading.pace, measure), getattr(reading.pace, f"{measure}_error")
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import erf
+from typing import Literal
 
 import numpy as np
 
@@ -42,8 +43,9 @@ UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
 READING_COST = 0.002
 """Least expected gain of a reading, as a share of the energy."""
-MIN_DEFAULTS = 3
-MAX_DEFAULTS = 8
+MIN_DEFAULTS = 4
+
+Proposal = int | Literal["default"] | None
 
 
 @dataclass(frozen=True)
@@ -91,39 +93,28 @@ class LimitSearch:
             return None
         return float(response.gears[place])
 
-    def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to measure next; None where the search is over."""
+    def propose_next(self, readings: PhaseReadings) -> Proposal:
+        """What to measure next: the place of a gear, or the default again; None where the search is over."""
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
-        if len(tried) >= self._get_max_points(readings):
+        defaults = len(readings.default_readings)
+        if defaults < min(MIN_DEFAULTS, 1 + len(tried)):
+            return "default"
+        if len(tried) >= self._get_max_points(readings) or defaults >= MAX_POINTS:
             return None
         response = self.fit_response(readings)
         choice = response.choose_index(self.policy)
         is_limiting = self.gears < self.get_default_limit(readings)
+        is_limiting[: self.find_lowest_reachable(tried, readings)] = False
         worth = np.where(is_limiting, self._estimate_worth(response, choice, of_default=False), 0.0)
+        of_default = np.where(is_limiting, self._estimate_worth(response, choice, of_default=True), 0.0).max()
         place = int(worth.argmax())
-        if worth[place] > READING_COST:
-            return place
+        if max(worth[place], of_default) > READING_COST:
+            return place if worth[place] >= of_default else "default"
         is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
-        return choice if is_limiting[choice] and not is_read else None
-
-    def needs_default(self, readings: PhaseReadings) -> bool:
-        """Whether the default is to be measured again before the next gear."""
-        tried = self.list_tried_gears(readings)
-        count = len(readings.default_readings)
-        if count < min(MIN_DEFAULTS, 1 + len(tried)):
-            return True
-        if count >= MAX_DEFAULTS or len(tried) == 0:
-            return False
-        response = self.fit_response(readings)
-        choice = response.choose_index(self.policy)
-        is_limiting = self.gears < self.get_default_limit(readings)
-        of_default, of_gear = (
-            float(np.where(is_limiting, self._estimate_worth(response, choice, of_default=d), 0.0).max())
-            for d in (True, False)
-        )
-        return of_default > max(of_gear, READING_COST)
+        is_free = self.gears[choice] >= self.get_default_limit(readings)
+        return None if is_free or is_read else choice
 
     def _estimate_worth(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
         """Expected gain in score, for each reading, by reading each gear (or the default) once or more, if that
@@ -157,11 +148,13 @@ class LimitSearch:
         )
         return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
 
-    def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
-        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured."""
+    def find_lowest_reachable(self, tried: Values, readings: PhaseReadings) -> int:
+        """Place of the lowest gear that may be measured next: the next one below those measured, or farther
+        where its lengthening is at most `MAX_STEP_FACTOR` times the largest one measured."""
         base = self.get_default_limit(readings)
-        farthest = max(compute_lengthening(self.list_tried_gears(readings), base).max(initial=0.0), 0.02)
-        return int(np.searchsorted(self.gears, base / (1 + factor * farthest)))
+        farthest = max(compute_lengthening(tried, base).max(initial=0.0), 0.02)
+        below = int(np.searchsorted(self.gears, tried.min())) - 1
+        return max(0, min(below, int(np.searchsorted(self.gears, base / (1 + MAX_STEP_FACTOR * farthest)))))
 
     def list_tried_gears(self, readings: PhaseReadings) -> Values:
         """Gears measured so far at this memory clock."""
