@@ -23,8 +23,8 @@ CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
 """Standard deviations of difference from which on two slowdowns contradict each other."""
-PRIOR_REPEATS = 0.0
-"""Weight of the errors that readings state, in repeats of a reading, against the scatter of repeats."""
+SURPRISE_SIGMAS = 2.0
+"""Standard deviations of the scatter of repeated readings from which on their errors are not believed."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,10 @@ class PhaseReadings:
             mean = sum(w * v for w, (v, _, _) in zip(weights, group, strict=True)) / sum(weights)
             total += sum(w * (v / mean - 1) ** 2 for w, (v, _, _) in zip(weights, group, strict=True))
             count += len(group) - 1
+        if total <= count + SURPRISE_SIGMAS * math.sqrt(2 * count):
+            return 1.0
         # The variance of Student's distribution: few repeats may agree by chance.
-        return max(1.0, math.sqrt((total + PRIOR_REPEATS) / max(count + PRIOR_REPEATS - 2, 1.0))) if count else 1.0
+        return math.sqrt(total / max(count - 2, 1))
 
     def _compare_measure(self, reading: JobReading, measure: str) -> Values:
         """(slowdown, its own error, error of the default) by one measure of progress."""

@@ -172,9 +172,9 @@ def choose_control(gears: Gears) -> ControlVariable:
 
 OUTLIER_SIGMAS = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
-CONFIDENT_SIGMA = 0.0033
+CONFIDENT_SIGMA = 0.005
 """Standard deviation of a slowdown up to which the governor uses it without margin."""
-CAUTION_FACTOR = 1.5
+CAUTION_FACTOR = 2.0
 """Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`."""
 
 

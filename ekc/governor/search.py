@@ -41,9 +41,10 @@ FIRST_POINT_SLOWDOWN = 0.6
 """Slowdown over lengthening that is assumed for the first point without a model."""
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
-READING_COST = 0.002
+READING_COST = 0.004
 """Least expected gain of a reading, as a share of the energy."""
-MIN_DEFAULTS = 4
+MIN_DEFAULTS = 3
+MORE_DEFAULTS = 5
 
 Proposal = int | Literal["default"] | None
 
@@ -99,7 +100,8 @@ class LimitSearch:
         if len(tried) == 0:
             return self._propose_first(readings)
         defaults = len(readings.default_readings)
-        if defaults < min(MIN_DEFAULTS, 1 + len(tried)):
+        is_surprised = readings.estimate_error_factor("beats") > 1
+        if defaults < min(MORE_DEFAULTS if is_surprised else MIN_DEFAULTS, 1 + len(tried)):
             return "default"
         if len(tried) >= self._get_max_points(readings) or defaults >= MAX_POINTS:
             return None
