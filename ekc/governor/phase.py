@@ -311,13 +311,14 @@ def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
     """Search SM clocks, then memory clocks where there are several, and set the choice."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
-    while (place := phase.search.propose_next(phase.readings)) is not None:
-        settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
+    while (proposal := phase.search.propose_next(phase.readings)) is not None:
+        if proposal == "default":
+            if not remeasure_default(meter, phase):
+                break
+            continue
+        settings = phase.search.control.make_settings(phase.search.gears[proposal], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-        last = phase.readings.other_readings[-1]
-        if phase.readings.estimate_default_error(last.at_s) > max(0.008, 0.8 * get_rate_error(last.pace)):
-            remeasure_default(meter, phase)
     if len(phase.readings.default_readings) == 1 and phase.readings.other_readings:
         remeasure_default(meter, phase)
     phase.choice = choose_settings(phase)
