@@ -16,6 +16,7 @@ from ekc.governor.period.candidates import (
     refine_period,
     score_lags,
 )
+from ekc.governor.period.folding import find_folded_period
 from ekc.governor.period.self_similarity import SelfSimilarity, compute_similarities
 from ekc.governor.period.signals import SignalViews, build_views, resample_signals
 from ekc.governor.samples import SensorSamples, Values
@@ -119,6 +120,8 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
         place = longer[1], analysis.parts_index
         analysis = next(x for x in analyses if (x.view, x.parts_index) == place)
         period_s = refine_period(analysis.similarity, longer[0])
+    row, mask = signals.values[analysis.view], signals.valid_mask[analysis.view]
+    period_s = find_folded_period(row, mask, signals.interval_s, analysis.update_s, period_s)
     verdict: Verdict = "periodic" if is_significant else "aperiodic"
     if not is_significant and (long_repeat := _find_long_repeat(analyses, seconds)):
         return long_repeat
