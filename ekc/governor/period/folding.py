@@ -36,6 +36,15 @@ period apart: micro-steps and uneven iterations are like the next one and fit no
 
 
 @dataclass(frozen=True)
+class FoldedPeriod:
+    """A period at which readings fit one profile."""
+
+    seconds: float
+    explained: float
+    """Share of the variance that the profile explains, corrected for the number of bins; at most 1."""
+
+
+@dataclass(frozen=True)
 class FoldedProfiles:
     """Profiles of one signal folded at several periods; arrays of (periods,)."""
 
@@ -50,10 +59,10 @@ class FoldedProfiles:
 
 def find_folded_period(
     values: Values, valid_mask: Values, interval_s: float, update_s: float, found_s: float
-) -> float:
-    """The short period at which an even signal, (n,), fits one profile; else `found_s`, its period so far.
+) -> FoldedPeriod | None:
+    """The short period at which an even signal, (n,), fits one profile; None without one.
 
-    Of the periods up to `found_s` with nearly the best gain the longest is taken whose profile is nearly the
+    `found_s`: the period found so far, which may be a multiple. Of the periods up to `found_s` with nearly the best gain the longest is taken whose profile is nearly the
     least rough. A multiple repeats its profile, and a fraction at which the readings fall on the same moments
     has its profile in the wrong order: both are rougher.
     """
@@ -67,9 +76,9 @@ def find_folded_period(
     best = _find_smoothest(profiles)
     period_s, explained = float(profiles.period_s[best]), float(profiles.explained[best])
     if not shortest_s <= period_s <= longest_s or explained < MIN_EXPLAINED:
-        return found_s
+        return None
     alike = _correlate_at(values, valid_mask, period_s / interval_s)
-    return period_s if explained >= MIN_EXPLAINED_RATIO * alike else found_s
+    return FoldedPeriod(period_s, explained) if explained >= MIN_EXPLAINED_RATIO * alike else None
 
 
 def _choose_periods(values: Values, interval_s: float, shortest_s: float, longest_s: float) -> Values:
