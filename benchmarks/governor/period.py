@@ -46,7 +46,7 @@ from ekc.errors import InvalidInput
 from ekc.governor import Period, detect_period
 from ekc.tables import format_table
 
-DEVELOPED = {*range(100), *range(10_000, 10_040), *range(20_000, 20_040)}
+DEVELOPED = {*range(100), *range(10_000, 10_040), *range(20_000, 20_040), *range(50_000, 50_040)}
 WINDOWS_S = (0.1, 1.0)
 PARTIAL_WINDOW_S = 0.025
 """Seconds of each 0.1 s that the sensors of A100 and H100 show (arXiv 2312.02741)."""

@@ -27,12 +27,17 @@ MAX_ROUGHNESS_RATIO = 1.3
 """Largest roughness of a profile, as a multiple of the least."""
 SAME_PERIOD_RATIO = 0.01
 """Relative difference up to which two periods are one."""
-UPDATES_RANGE = (4.0, 20.0)
+UPDATES_RANGE = (7.0, 20.0)
 """Range of a folded period in updates of the sensor. Readings of a shorter one show no pattern; the lag of a
 longer one is near enough to a whole number of readings for self-similarity."""
-MIN_EXPLAINED, MIN_EXPLAINED_RATIO = 0.3, 0.85
-"""Least share of the variance that a profile explains, and its ratio to the correlation of readings one
-period apart: micro-steps and uneven iterations are like the next one and fit no profile."""
+MIN_EXPLAINED = 0.3
+"""Least share of the variance that a profile explains."""
+MIN_CORRELATION_RATIO = 0.94
+"""Least correlation of neighbours in phase, over that of readings one period apart and over that of readings
+as far apart as the period found by self-similarity: micro-steps and iterations of uneven length are like
+others at some distance, but fit no single profile."""
+FINE_STEPS = 9
+"""Frequencies around the chosen one at which neighbours in phase are compared."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,11 @@ def find_folded_period(
     period_s, explained = float(profiles.period_s[best]), float(profiles.explained[best])
     if not shortest_s <= period_s <= longest_s or explained < MIN_EXPLAINED:
         return None
-    alike = _correlate_at(values, valid_mask, period_s / interval_s)
-    return FoldedPeriod(period_s, explained) if explained >= MIN_EXPLAINED_RATIO * alike else None
+    lags = period_s / interval_s, found_s / interval_s
+    alike = max(_correlate_at(values, valid_mask, lag) for lag in lags)
+    hertz = 1.0 / period_s + step_hz * np.linspace(-1.0, 1.0, FINE_STEPS)
+    neighbours = max(_correlate_in_phase(time_s, values[is_valid], 1.0 / f) for f in hertz)
+    return FoldedPeriod(period_s, explained) if neighbours >= MIN_CORRELATION_RATIO * alike else None
 
 
 def _choose_periods(values: Values, interval_s: float, shortest_s: float, longest_s: float) -> Values:
@@ -151,3 +159,10 @@ def _correlate_at(values: Values, valid_mask: Values, lag: float) -> float:
         product, squares = both @ (first * second), both @ (first**2 + second**2)
         found.append(2.0 * float(product) / max(float(squares), 1e-300))
     return max(found)
+
+
+def _correlate_in_phase(time_s: Values, values: Values, period_s: float) -> float:
+    """Correlation of each reading with the next one in phase, however long ago that was."""
+    deviations = values[np.argsort(time_s / period_s % 1.0)] - values.mean()
+    steps = np.diff(deviations, append=deviations[0])
+    return 1.0 - float(steps @ steps) / max(2.0 * float(deviations @ deviations), 1e-300)
