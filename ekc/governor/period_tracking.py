@@ -3,7 +3,7 @@
 `detect_period` finds a period without prior knowledge. Another stretch of the same job is then searched only
 near it: for the harmonic series with most of the signals' power, in a spectrum padded so far that all
 harmonics of a bin are bins. Iterations differ in length, so that no single frequency is their mean rate.
-The phase of the steadiest harmonic is therefore followed through the stretch, and the rate is the number of
+The phase of the strongest harmonic is therefore followed through the stretch, and the rate is the number of
 turns between its ends over the time between them.
 """
 
@@ -24,8 +24,6 @@ MAX_BIN_WIDTH = 0.2
 GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
 MIN_READINGS = 32
-MIN_AMPLITUDE = 1e-9
-"""Amplitude below which a harmonic has no phase, for signals of standard deviation 1."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,10 @@ class TrackedPeriod:
     seconds: float
     """Mean period over the stretch."""
     timing_variance_per_s: float
-    """Variance of the period's timing in seconds squared per second, from quarters of the stretch; NaN where
-    it is too short."""
-    slow_variance_per_s: float
-    """The same from halves of the stretch: larger where the length of iterations wanders slowly."""
+    """Variance of the period's timing in seconds squared per second, from thirds of the stretch; NaN where
+    they are shorter than a period."""
+    fast_variance_per_s: float
+    """The same from sixths of the stretch: smaller where the length of iterations wanders slowly."""
     clarity: float
     """Share of the signals' variance explained by the harmonic series along its phase, 0 to 1."""
 
@@ -67,7 +65,7 @@ def find_period_near(
     turns, half = _follow_phase(even, rows, first_s)
     inside = turns[half : len(turns) - half]
     seconds = GRID_STEP_S * (len(inside) - 1) / float(inside[-1] - inside[0])
-    variances = [_estimate_timing_variance(inside, seconds, parts) for parts in (4, 2)]
+    variances = [_estimate_timing_variance(inside, seconds, parts) for parts in (3, 6)]
     return TrackedPeriod(seconds, *variances, _compute_clarity(turns, rows, seconds))
 
 
@@ -78,19 +76,15 @@ def _interpolate_evenly(at: Values, rows: Values) -> tuple[Values, Values]:
 
 
 def _follow_phase(even: Values, rows: Values, period_s: float) -> tuple[Values, int]:
-    """(turns of the period at each time, readings at each end without a whole period around them).
-
-    The harmonic is taken whose phase moves least from one period to the next: noise moves it at random.
-    """
-    width = min(max(int(round(period_s / GRID_STEP_S)), 1), len(even) // 2)
-    steadiest, least = np.zeros(len(even)), np.inf
+    """(turns of the period at each time, readings at each end without a whole period around them), by the
+    strongest harmonic."""
+    best, turns = -1.0, np.zeros(len(even))
     for harmonic in range(1, _count_harmonics(period_s) + 1):
         turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
-        turns = _unwrap_phase(_average_around(turning, period_s / GRID_STEP_S)) / harmonic
-        steps = turns[width:] - turns[:-width]
-        if (scatter := float(np.mean((steps - steps.mean()) ** 2))) < least:
-            steadiest, least = turns, scatter
-    return even / period_s + steadiest, width // 2
+        averaged = _average_around(turning, period_s / GRID_STEP_S)
+        if (power := float((np.abs(averaged) ** 2).sum())) > best:
+            best, turns = power, _unwrap_phase(averaged) / harmonic
+    return even / period_s + turns, int(period_s / GRID_STEP_S / 2)
 
 
 def _average_around(rows: Values, width: float) -> Values:
@@ -113,12 +107,11 @@ def _unwrap_phase(rows: Values) -> Values:
 def _estimate_timing_variance(turns: Values, seconds: float, parts: int) -> float:
     """Variance of timing per second, from differences of the periods of consecutive parts; NaN where a part
     holds less than a period."""
-    edges = np.linspace(0, len(turns) - 1, parts + 1).astype(int)
-    part_s = GRID_STEP_S * float(edges[1])
-    if part_s < seconds:
+    width = (len(turns) - 1) // parts
+    if width * GRID_STEP_S < seconds:
         return float("nan")
-    shift_s = np.diff(turns[edges], n=2) * seconds
-    return float(np.mean(shift_s**2) / (2.0 * part_s))
+    shift_s = seconds * (turns[2 * width :] - 2.0 * turns[width:-width] + turns[: -2 * width])
+    return float(np.mean(shift_s**2) / (2.0 * width * GRID_STEP_S))
 
 
 def _compute_clarity(turns: Values, rows: Values, period_s: float) -> float:
