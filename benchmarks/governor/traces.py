@@ -22,6 +22,8 @@ Random = np.random.Generator
 CAP_W = 300.0
 TICK_S = 0.1
 """Seconds between two new values of most cards' sensors."""
+MIN_TICKS = 4.0
+"""Shortest period that a sensor which shows only part of the time is judged on, in values that it shows."""
 PAUSE_SHARE = 0.15
 """Length of a pause between two iterations, as a share of an iteration."""
 MIN_SIGNAL_RATIO = 2.0
@@ -64,7 +66,8 @@ class Sensors:
     """Properties of the sensors."""
 
     power_s: float
-    """Averaging window of a power reading in seconds."""
+    """Averaging window of a power reading in seconds; shorter than `TICK_S` where a sensor shows only part
+    of the time."""
     util_s: float
     """Averaging window of a utilisation reading in seconds."""
     ticking: bool
@@ -117,7 +120,7 @@ def read_sensors(
         is_valid &= (time < begin) | (time > begin + rng.uniform(1.0, 3.0))
     time, power, util = time[is_valid], power[is_valid] * CAP_W / 100.0, util[is_valid]
     clock = np.full(len(time), 1500.0)
-    return SensorSamples(time, power, util[:, 0], util[:, 1], clock, CAP_W, sensors.power_s)
+    return SensorSamples(time, power, util[:, 0], util[:, 1], clock, CAP_W, max(sensors.power_s, TICK_S))
 
 
 def _make_held_noise(shown: Values, rng: Random) -> Values:
@@ -205,6 +208,8 @@ def make_job_load(
 def sample_sensors(window_s: float, rng: Random) -> Sensors:
     if window_s >= 1.0:
         return Sensors(1.0, float(rng.choice([1 / 6, 1.0])), True, noise=0.5)
+    if window_s < TICK_S:
+        return Sensors(window_s, float(rng.choice([1 / 6, 1.0])), True, noise=float(rng.uniform(0.3, 1.5)))
     return Sensors(window_s, 1 / 6, bool(rng.random() < 0.5), noise=float(rng.uniform(0.3, 1.5)))
 
 
@@ -258,10 +263,12 @@ KINDS: dict[str, Kind] = {
 
 
 def make_periodic_trace(kind: str, seed: int, window_s: float, below: bool = False) -> Trace:
-    """A trace with a period of at least twice the sensor's window, or `below` that."""
+    """A trace with a period of at least twice the sensor's window, or of `MIN_TICKS` values of a sensor that
+    shows only part of the time; or `below` that."""
     rng = np.random.default_rng([seed, list(KINDS).index(kind), int(10 * window_s), below])
     sample_pattern, sample_variation, change_sensors = KINDS[kind]
-    low, high = (0.25 * window_s, 1.9 * window_s) if below else (2.0 * window_s, 20.0)
+    least_s = MIN_TICKS * TICK_S if window_s < TICK_S else 2.0 * window_s
+    low, high = (0.125 * least_s, 0.95 * least_s) if below else (least_s, 20.0)
     hz = 10.0 if window_s >= 1.0 else 20.0
     while True:
         period = float(np.exp(rng.uniform(np.log(low), np.log(high))))

@@ -16,6 +16,7 @@ from ekc.governor.period.candidates import (
     refine_period,
     score_lags,
 )
+from ekc.governor.period.folding import find_folded_period
 from ekc.governor.period.self_similarity import SelfSimilarity, compute_similarities
 from ekc.governor.period.signals import SignalViews, build_views, resample_signals
 from ekc.governor.samples import SensorSamples, Values
@@ -48,6 +49,8 @@ between two of them."""
 MIN_SCORE, SINGLE_REPEAT_PENALTY = 0.20, 1.2
 """Least score of a period, and its increase for a period as long as the recording: chance seldom repeats
 often. Fitted on traces that the benchmark does not judge (`DEVELOPED` in benchmarks/governor/period.py)."""
+MIN_FOLDED_CYCLES = 16.0
+"""Least number of periods in a recording for which one profile is proof enough of a period."""
 STRONG_LIKENESS = 0.9
 """Likeness at a lag too long to decide from which on a longer recording is needed."""
 MIN_UPDATES_PER_PERIOD, MIN_UPDATES_BETWEEN_ALIASES = 1.9, 4.0
@@ -119,11 +122,14 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
         place = longer[1], analysis.parts_index
         analysis = next(x for x in analyses if (x.view, x.parts_index) == place)
         period_s = refine_period(analysis.similarity, longer[0])
-    verdict: Verdict = "periodic" if is_significant else "aperiodic"
+    error = _compute_error(float(analysis.similarity.interpolate(np.array(period_s))))
+    row, mask = signals.values[analysis.view], signals.valid_mask[analysis.view]
+    if folded := find_folded_period(row, mask, signals.interval_s, analysis.update_s, period_s):
+        period_s, error = folded.seconds, 1.0 - folded.explained
+        is_significant |= seconds >= MIN_FOLDED_CYCLES * period_s
     if not is_significant and (long_repeat := _find_long_repeat(analyses, seconds)):
         return long_repeat
-    error = _compute_error(float(analysis.similarity.interpolate(np.array(period_s))))
-    return Period(period_s, error, verdict)
+    return Period(period_s, error, "periodic" if is_significant else "aperiodic")
 
 
 def _find_best_score(analyses: list[_ViewAnalysis]) -> float:
