@@ -43,7 +43,7 @@ def judge_foreign_lease(
 
 
 def is_cap_of_another(lease: Lease, reading: BoardReading) -> bool:
-    """Whether the cap in force is known to be neither one that the lease's governor set nor that of before."""
+    """Whether the cap in force is neither one that the lease's governor set nor that of before."""
     if reading.power_w is None or lease.possible_caps_w is None or "power_w" not in lease.touched:
         return False
     before = lease.previous.power_w or reading.default_power_w
@@ -59,9 +59,7 @@ def _judge_clock(limit: Limit, lease: Lease, own_leases: Sequence[Lease]) -> Ver
     if value is None:
         return Verdict(limit, "left", reason=f"root's own lease has a limit of {bound:g} MHz, this one none")
     if bound is not None and value > bound:
-        return Verdict(
-            limit, "left", reason=f"{value:g} MHz is looser than {bound:g} MHz in root's own lease"
-        )
+        return Verdict(limit, "left", reason=f"{value:g} MHz is above {bound:g} MHz in root's own lease")
     return Verdict(limit, "left", reason=f"nothing of root's confirms an earlier limit of {value:g} MHz")
 
 
@@ -72,15 +70,11 @@ def _judge_cap(lease: Lease, own_leases: Sequence[Lease], gears: Gears, reading:
         return Verdict("power_w", "left", reason="the board does not report its power cap")
     bound = min(_list_known("power_w", own_leases), default=None)
     if value > default + CAP_TOLERANCE_W:
-        return Verdict("power_w", "left", reason=f"{value:g} W is looser than the default, {default:g} W")
+        return Verdict("power_w", "left", reason=f"{value:g} W is above the default, {default:g} W")
     if bound is not None and value > bound + CAP_TOLERANCE_W:
-        return Verdict(
-            "power_w", "left", reason=f"{value:g} W is looser than {bound:g} W in root's own lease"
-        )
+        return Verdict("power_w", "left", reason=f"{value:g} W is above {bound:g} W in root's own lease")
     if value < gears.power_w[0] - CAP_TOLERANCE_W:
-        return Verdict(
-            "power_w", "left", reason=f"{value:g} W is below the least cap, {gears.power_w[0]:g} W"
-        )
+        return Verdict("power_w", "left", reason=f"{value:g} W is below {gears.power_w[0]:g} W, the least")
     if is_cap_of_another(lease, reading) or reading.power_w > value + CAP_TOLERANCE_W:
         return Verdict("power_w", "kept", reason=f"someone else has set {reading.power_w:g} W since")
     return Verdict("power_w", "put back", lease.previous.power_w)

@@ -1,10 +1,10 @@
 """The registry of lease folders: by it root finds what killed governors of all users left behind.
 
-Leases are in /run/ekc (root), in /tmp/ekc-UID (any other user) or in the folder EKC_RUN_DIR. The first two are
-known. A governor with EKC_RUN_DIR registers its folder before it writes a lease: it writes an entry, a file
-that holds the path of the folder, into
+Leases are in /run/ekc (root), in /tmp/ekc-UID (any other user) or in the folder EKC_RUN_DIR. The first two
+are known. A governor with EKC_RUN_DIR registers its folder before it writes a lease: it writes an entry, a
+file that holds the path of the folder, into
 
-- /run/ekc/registry, where root has made it (mode 1777): by any `ekc govern` or `ekc govern --restore` of root,
+- /run/ekc/registry, where root has made it (mode 1777), as any `ekc govern` of root does,
 - its own /tmp/ekc-UID, which needs no root.
 
 EKC_REGISTRY_DIR names one folder to use in place of all of these, also for folders that are known.
@@ -98,9 +98,7 @@ def register_lease_folder() -> None:
         with contextlib.suppress(OSError):
             registries[-1].mkdir(mode=0o755)
     if b"\n" in os.fsencode(folder):
-        raise RecordError(
-            f"cannot register {folder!r}: its path has a line break; set EKC_RUN_DIR to another"
-        )
+        raise RecordError(f"cannot register {folder!r}: its path has a line break; set another")
     problems = []
     for registry in registries:
         try:

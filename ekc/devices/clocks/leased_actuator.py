@@ -140,9 +140,14 @@ class LeasedActuator:
         with contextlib.suppress(ActuatorError):  # Setting will fail too, and says why.
             self.watch()
             end_s = time.monotonic() + MAX_SUSPICION_S
-            while any(x.is_suspicious for x in self._watches.values()) and time.monotonic() < end_s:
+            while self._has_suspicion() and time.monotonic() < end_s:
                 time.sleep(SUSPICION_POLL_S)
                 self.watch()
+
+    def _has_suspicion(self) -> bool:
+        """Whether the last readings may be those of another's clock limit."""
+        judged = self._watches.keys() - self._taken_limits - self._uncertain_limits
+        return any(self._watches[x].is_suspicious for x in judged)
 
     def _find_taken_limits(self, reading: BoardReading, at_s: float) -> dict[Limit, str]:
         """Limits that others have set, each with what shows that."""
@@ -158,15 +163,15 @@ class LeasedActuator:
 
     def _stand_back(self, found: dict[Limit, str]) -> None:
         """Leave limits to those who have set them."""
-        self._taken_limits |= found.keys()
         left = tuple(x for x in self.lease.touched if x not in found)
-        values = dict.fromkeys(found)
+        values: dict[str, Any] = dict.fromkeys(found)
         with lease_file.lock_lease(self.lease.reference.gpu):
             self._write_lease(touched=left, in_force=replace(self.lease.in_force, **values))
+        self._taken_limits |= found.keys()
         for limit, why in found.items():
             self._report(
-                f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves it "
-                "as it is at the end"
+                f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves "
+                "it as it is at the end"
             )
 
     def _bound_settings(self, settings: Settings) -> Settings:
@@ -197,7 +202,8 @@ class LeasedActuator:
             if limit == "power_w" and (cap_w := self._find_cap_w(value)) is not None:
                 self._uncertain_caps_w.add(cap_w)
             raise
-        self._settings_in_force = replace(self._settings_in_force, **{limit: value})
+        change: dict[str, Any] = {limit: value}
+        self._settings_in_force = replace(self._settings_in_force, **change)
         self._uncertain_limits.discard(limit)
         if limit in self._watches:
             self._watches[limit].note_limit(value, time.monotonic())
@@ -243,7 +249,9 @@ class LeasedActuator:
     def _record_request(self, limits: list[Limit], settings: Settings) -> None:
         """Record limits as touched in the lease file, and the values of all, before they are set."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
-        values = {x: getattr(self._requested_settings, x) for x in LIMITS if x not in self._taken_limits}
+        values: dict[str, Any] = {
+            x: getattr(self._requested_settings, x) for x in LIMITS if x not in self._taken_limits
+        }
         caps = [self._find_cap_w(x.power_w) for x in (self._settings_in_force, settings)]
         known = {*self._uncertain_caps_w, *(x for x in caps if x is not None)}
         self._write_lease(touched=touched, in_force=Settings(**values), possible_caps_w=tuple(sorted(known)))

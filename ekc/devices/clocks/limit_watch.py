@@ -1,9 +1,9 @@
 """Notices limits that others set while a governor runs.
 
-A power cap can be read back, a clock limit cannot: no NVML call returns it. The clock of a busy board tells of
-it. A clock above our limit means that the limit was reset or raised. A clock that stays well below what the
-limit allows, while the driver names no reason (power, heat, hardware), means that someone has set a lower one.
-Where that is uncertain, nothing is noticed: a limit that is close to ours, or that is set on an idle board.
+A power cap can be read back, a clock limit cannot: no NVML call returns it. The clock of a busy board tells
+of it. A clock above our limit means that the limit was reset or raised. A clock that stays well below what
+the limit allows, while the driver names no reason (power, heat, hardware), means that someone has set a lower
+one. Where that is uncertain, nothing is noticed: a limit close to ours, or one that is set on an idle board.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ NOTHING_SET = "nothing had been set"
 MACHINE_RESTARTED = "the machine has been started since; nothing put back"
 HEARTBEAT_TIMEOUT_S = 5.0
 """Seconds without a heartbeat in the lease after which its governor, and its guard, do not run."""
-LOCK_WAIT_S = 2.0
+LOCK_WAIT_S = 1.0
 """Seconds to wait for another process that restores the same GPU."""
 MAX_REFUSED_LINES = 20
 
