@@ -115,7 +115,7 @@ class LeasedActuator:
             LIMIT_NAMES[x] for x in LIMITS if x in self._taken_limits and getattr(settings, x) is not None
         ]
         if taken:
-            raise LimitTaken(f"{self.label}: {', '.join(taken)}: set by others, so it is not set any more")
+            raise LimitTaken(f"{self.label}: others have set {', '.join(taken)}; that is not set any more")
 
     def reapply(self) -> None:
         """Set the limits requested last once more; a request by another thread meanwhile wins."""

@@ -74,9 +74,7 @@ def test_lease_of_an_earlier_version_is_restored_too(here: ScriptedBoards, folde
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_lease_that_others_may_write_to_sets_nothing(
-    here: ScriptedBoards, folder: Path, mode: int
-) -> None:
+def test_lease_that_others_may_write_to_sets_nothing(here: ScriptedBoards, folder: Path, mode: int) -> None:
     plant(here, folder).chmod(mode)
     check_left(here, "others may write to it")
 
