@@ -2,9 +2,10 @@
 
 The lease says what was in force before; anybody can write such a file. Each limit that it names is
 
-- put back, where root's own leases and the board allow the value,
+- put back, where root's own records and the board allow the value
+  (its own leases, and the caps of boards that nobody governed, see `cap_records`),
 - kept, where the cap in force is not one that the lease's governor set: someone else has set it since,
-- left, where the value is looser than root's own leases or the board's default, or cannot be verified: an
+- left, where the value is looser than root's own records or the board's default, or cannot be verified: an
   earlier clock limit, say, which no driver shows and which would slow the GPU for everyone.
 """
 
@@ -16,7 +17,7 @@ from typing import Literal
 
 from ekc.devices.clocks.lease_file import Lease
 from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
-from ekc.devices.clocks.limits import LIMIT_NAMES, BoardReading, Gears, Limit
+from ekc.devices.clocks.limits import LIMIT_NAMES, BoardReading, Gears, Limit, Settings
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,14 @@ class Verdict:
 
 
 def judge_foreign_lease(
-    lease: Lease, own_leases: Sequence[Lease], gears: Gears, reading: BoardReading
+    lease: Lease, records: Sequence[Settings], gears: Gears, reading: BoardReading
 ) -> list[Verdict]:
-    """Judge every limit that a lease of another user names; `own_leases`: root's leases of the same GPU."""
+    """Judge every limit that a lease of another user names. `records`: limits of that GPU that root knows to
+    have been in force before, None for those that it does not know."""
     return [
-        _judge_cap(lease, own_leases, gears, reading)
+        _judge_cap(lease, records, gears, reading)
         if limit == "power_w"
-        else _judge_clock(limit, lease, own_leases)
+        else _judge_clock(limit, lease, records)
         for limit in lease.touched
     ]
 
@@ -51,28 +53,30 @@ def is_cap_of_another(lease: Lease, reading: BoardReading) -> bool:
     return all(abs(reading.power_w - cap) > CAP_TOLERANCE_W for cap in ours)
 
 
-def _judge_clock(limit: Limit, lease: Lease, own_leases: Sequence[Lease]) -> Verdict:
+def _judge_clock(limit: Limit, lease: Lease, records: Sequence[Settings]) -> Verdict:
     value: int | None = getattr(lease.previous, limit)
-    bound = min(_list_known(limit, own_leases), default=None)
+    bound = min(_list_known(limit, records), default=None)
     if value == bound:
         return Verdict(limit, "put back", value)
     if value is None:
-        return Verdict(limit, "left", reason=f"root's own lease has a limit of {bound:g} MHz, this one none")
+        return Verdict(
+            limit, "left", reason=f"root's own records have a limit of {bound:g} MHz, this one none"
+        )
     if bound is not None and value > bound:
-        return Verdict(limit, "left", reason=f"{value:g} MHz is above {bound:g} MHz in root's own lease")
+        return Verdict(limit, "left", reason=f"{value:g} MHz is above {bound:g} MHz in root's own records")
     return Verdict(limit, "left", reason=f"nothing of root's confirms an earlier limit of {value:g} MHz")
 
 
-def _judge_cap(lease: Lease, own_leases: Sequence[Lease], gears: Gears, reading: BoardReading) -> Verdict:
+def _judge_cap(lease: Lease, records: Sequence[Settings], gears: Gears, reading: BoardReading) -> Verdict:
     default = reading.default_power_w
     value = lease.previous.power_w or default
     if value is None or default is None or reading.power_w is None or not gears.power_w:
         return Verdict("power_w", "left", reason="the board does not report its power cap")
-    bound = min(_list_known("power_w", own_leases), default=None)
+    bound = min(_list_known("power_w", records), default=None)
     if value > default + CAP_TOLERANCE_W:
         return Verdict("power_w", "left", reason=f"{value:g} W is above the default, {default:g} W")
     if bound is not None and value > bound + CAP_TOLERANCE_W:
-        return Verdict("power_w", "left", reason=f"{value:g} W is above {bound:g} W in root's own lease")
+        return Verdict("power_w", "left", reason=f"{value:g} W is above {bound:g} W in root's own records")
     if value < gears.power_w[0] - CAP_TOLERANCE_W:
         return Verdict("power_w", "left", reason=f"{value:g} W is below {gears.power_w[0]:g} W, the least")
     if is_cap_of_another(lease, reading) or reading.power_w > value + CAP_TOLERANCE_W:
@@ -80,9 +84,8 @@ def _judge_cap(lease: Lease, own_leases: Sequence[Lease], gears: Gears, reading:
     return Verdict("power_w", "put back", lease.previous.power_w)
 
 
-def _list_known(limit: Limit, own_leases: Sequence[Lease]) -> list[float]:
-    """Values of a limit before the governors of root's own leases set another."""
-    return [value for lease in own_leases if (value := getattr(lease.previous, limit)) is not None]
+def _list_known(limit: Limit, records: Sequence[Settings]) -> list[float]:
+    return [value for one in records if (value := getattr(one, limit)) is not None]
 
 
 def describe_verdicts(verdicts: Sequence[Verdict]) -> str:

@@ -57,6 +57,11 @@ class NvmlLimitReader:
         default = self.read_default_cap_mw()
         return Settings(power_w=None if cap == default else cap / 1000)
 
+    def read_cap_w(self) -> float | None:
+        """Power cap in force, in watts; None where the card has none."""
+        cap_mw = self._read_or_none("nvmlDeviceGetPowerManagementLimit")
+        return None if cap_mw is None else cap_mw / 1000
+
     def read_default_cap_mw(self) -> int:
         """Default power cap of the card, in milliwatts."""
         return int(self._call("default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
@@ -68,7 +73,6 @@ class NvmlLimitReader:
 
     def read_board(self) -> BoardReading:
         """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
-        cap_mw = self._read_or_none("nvmlDeviceGetPowerManagementLimit")
         default_mw = self._read_or_none("nvmlDeviceGetPowerManagementDefaultLimit")
         clocks = [
             self._read_or_none("nvmlDeviceGetClockInfo", kind)
@@ -77,7 +81,7 @@ class NvmlLimitReader:
         use = self._read_or_none("nvmlDeviceGetUtilizationRates")
         reasons = next((x for f in THROTTLE_FUNCTIONS if (x := self._read_or_none(f)) is not None), None)
         return BoardReading(
-            power_w=None if cap_mw is None else cap_mw / 1000,
+            power_w=self.read_cap_w(),
             default_power_w=None if default_mw is None else default_mw / 1000,
             sm_mhz=clocks[0],
             memory_mhz=clocks[1],

@@ -164,10 +164,22 @@ def test_value_looser_than_roots_own_lease_is_not_set(here: ScriptedBoards, fold
     foreign, mine = restore_all()
     assert mine.problem is None
     assert foreign.problem is not None
-    assert "280 W is above 200 W in root's own lease" in foreign.problem
-    assert "root's own lease has a limit of 1500 MHz, this one none" in foreign.problem
+    assert "280 W is above 200 W in root's own records" in foreign.problem
+    assert "root's own records have a limit of 1500 MHz, this one none" in foreign.problem
     assert here.read_limits() == LEFT
     assert file.exists()
+
+
+def test_cap_that_root_recorded_is_not_raised(here: ScriptedBoards, folder: Path) -> None:
+    """A forged lease, while nobody governs a board whose cap an administrator has lowered."""
+    here.set_state(0, sm_lock=None, limit_mw=280_000)
+    assert restore_all() == []  # As a prolog runs it.
+    plant(here, folder, previous=Settings(), touched=("power_w",))
+    check_left(here, "350 W is above 280 W in root's own records", LIMITS_BEFORE)
+    here.set_state(0, limit_mw=150_000)
+    plant(here, folder)
+    assert restore_all()[0].problem is None
+    assert here.read_limits() == LIMITS_BEFORE
 
 
 def test_clock_limit_that_root_knows_is_put_back(here: ScriptedBoards, folder: Path) -> None:
