@@ -1,4 +1,4 @@
-"""Root's record of the power caps of boards that nobody governs, made by each `ekc govern --restore` of root.
+"""Root's record of the power caps of boards without a governor, made by each `ekc govern --restore` of root.
 
 It is a bound for leases of other users: a cap that an administrator set is not raised because a forged lease
 says that it was higher before. Clock limits cannot be read, so there is no such record of them.
@@ -19,7 +19,7 @@ _NAME = "power-caps"
 
 
 def read_recorded_cap_w(gpu: str) -> float | None:
-    """Power cap of a board when nobody governed it last, in watts; None where there is no record since the
+    """Power cap of a board when it last had no governor, in watts; None where there is no record since the
     machine was started."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads((find_lease_folder() / _NAME).read_text())
@@ -29,7 +29,7 @@ def read_recorded_cap_w(gpu: str) -> float | None:
 
 
 def record_caps(leased: Collection[str]) -> None:
-    """Record the caps of the boards that nobody governs and that are not `leased`; the record of others
+    """Record the caps of the boards that have no governor and are not `leased`; the record of others
     stays. Nothing where there is no driver. Raises `OSError`."""
     caps_w: dict[str, float] = {}
     try:

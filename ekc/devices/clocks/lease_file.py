@@ -74,7 +74,7 @@ def find_lease_folder() -> Path:
     chosen = os.environ.get("EKC_RUN_DIR")
     mine = Path(chosen) if chosen else make_default_folder(os.geteuid())
     try:
-        # Others may read what is leased: they are told of it, and cannot restore it.
+        # Others may read what is leased: they can say who must restore it.
         mine.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = mine.lstat()
     except OSError as problem:

@@ -135,7 +135,7 @@ def erase_found_lease(found: FoundLease) -> None:
 
 
 def _make_machine_registry() -> None:
-    """Make the registry that all users may write to; as root, while nobody else can have made it."""
+    """Make the registry that all users may write to; as root: no other user can have made it."""
     make_default_folder(0).mkdir(mode=0o755, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         MACHINE_REGISTRY.mkdir()
@@ -144,7 +144,7 @@ def _make_machine_registry() -> None:
 
 @contextmanager
 def _open_registry(path: Path) -> Iterator[int]:
-    """Descriptor of a registry in which nobody but root deletes entries of others."""
+    """Descriptor of a registry in which root alone deletes entries of others."""
     descriptor = os.open(path, _FOLDER_FLAGS)
     try:
         now = os.fstat(descriptor)

@@ -18,9 +18,9 @@ from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    BoardReading,
     Gears,
     Limit,
+    LimitReading,
     LimitSetter,
     LimitTaken,
     Settings,
@@ -149,7 +149,7 @@ class LeasedActuator:
         judged = self._watches.keys() - self._taken_limits - self._uncertain_limits
         return any(self._watches[x].is_suspicious for x in judged)
 
-    def _find_taken_limits(self, reading: BoardReading, at_s: float) -> dict[Limit, str]:
+    def _find_taken_limits(self, reading: LimitReading, at_s: float) -> dict[Limit, str]:
         """Limits that others have set, each with what shows that."""
         found: dict[Limit, str] = {}
         for limit, watch in self._watches.items():
@@ -273,7 +273,7 @@ class LeasedActuator:
         return min(value, bound)
 
 
-def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: BoardReading) -> Lease:
+def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: LimitReading) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
     read = limit_setter.settings()
     values: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.clocks.limits import ActuatorReference, BoardReading, Gears, Limit, Settings
+from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, LimitReading, Settings
 from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, describe_error, load_nvml
 from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
@@ -71,8 +71,8 @@ class NvmlLimitReader:
         found = self._call("PCI address", "nvmlDeviceGetPciInfo").busId
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
-    def read_board(self) -> BoardReading:
-        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+    def read_board(self) -> LimitReading:
+        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
         default_mw = self._read_or_none("nvmlDeviceGetPowerManagementDefaultLimit")
         clocks = [
             self._read_or_none("nvmlDeviceGetClockInfo", kind)
@@ -80,7 +80,7 @@ class NvmlLimitReader:
         ]
         use = self._read_or_none("nvmlDeviceGetUtilizationRates")
         reasons = next((x for f in THROTTLE_FUNCTIONS if (x := self._read_or_none(f)) is not None), None)
-        return BoardReading(
+        return LimitReading(
             power_w=self.read_cap_w(),
             default_power_w=None if default_mw is None else default_mw / 1000,
             sm_mhz=clocks[0],
@@ -141,8 +141,8 @@ class BoardLimits:
         """The power cap; clock limits cannot be read."""
         return self._board.settings()
 
-    def read_board(self) -> BoardReading:
-        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+    def read_board(self) -> LimitReading:
+        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
         return self._board.read_board()
 
     def _convert_to_milliwatts(self, power_w: float | None) -> int:

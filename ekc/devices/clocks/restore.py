@@ -229,7 +229,7 @@ def _list_records(gpu: str, found: Sequence[FoundLease]) -> list[Settings]:
 
 
 def _describe_settings(lease: Lease) -> str:
-    """What a governor had set; a lease of an earlier version does not say the values."""
+    """Settings of a governor; a lease of an earlier version does not say the values."""
     names = ", ".join(LIMIT_NAMES[x] for x in lease.touched) or "nothing"
     return names if lease.possible_caps_w is None else format_settings(lease.in_force)
 

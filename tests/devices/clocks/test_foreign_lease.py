@@ -171,7 +171,7 @@ def test_value_looser_than_roots_own_lease_is_not_set(here: ScriptedBoards, fold
 
 
 def test_cap_that_root_recorded_is_not_raised(here: ScriptedBoards, folder: Path) -> None:
-    """A forged lease, while nobody governs a board whose cap an administrator has lowered."""
+    """A forged lease, for a board without a governor whose cap an administrator has lowered."""
     here.set_state(0, sm_lock=None, limit_mw=280_000)
     assert restore_all() == []  # As a prolog runs it.
     plant(here, folder, previous=Settings(), touched=("power_w",))

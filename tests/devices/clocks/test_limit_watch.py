@@ -9,18 +9,18 @@ import pytest
 
 from ekc.devices.clocks.lease_file import write_lease
 from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
-from ekc.devices.clocks.limits import BoardReading, Gears, LimitTaken, Settings
+from ekc.devices.clocks.limits import Gears, LimitReading, LimitTaken, Settings
 from ekc.devices.clocks.restore import restore_all
 from tests.devices.clocks.helpers import make_keeper, read_lease
 from tests.devices.clocks.users import make_lease
 from tests.scripted.nvml.boards import ScriptedBoards
 
-BUSY = BoardReading(280.0, 350.0, None, None, is_busy=True, is_throttled=False)
+BUSY = LimitReading(280.0, 350.0, None, None, is_busy=True, is_throttled=False)
 TIMEOUT_S = 20.0
 
 
-def feed(watch: ClockWatch, clocks: list[float], reading: BoardReading = BUSY, start_s: float = 100) -> str:
-    """What the last of some readings, half a second apart, shows; the ones before must show nothing."""
+def feed(watch: ClockWatch, clocks: list[float], reading: LimitReading = BUSY, start_s: float = 100) -> str:
+    """The sign in the last of some readings, one each half second; the ones before must show none."""
     shown = [watch.add_reading(mhz, reading, start_s + 0.5 * place) for place, mhz in enumerate(clocks)]
     assert not any(shown[:-1])
     return shown[-1]
@@ -61,7 +61,7 @@ def test_steady_low_clock_without_a_reason_is_anothers() -> None:
     ],
     ids=["throttled", "idle", "unsteady", "as a warm card", "for a moment"],
 )
-def test_other_low_clocks_are_not(clocks: list[float], reading: BoardReading) -> None:
+def test_other_low_clocks_are_not(clocks: list[float], reading: LimitReading) -> None:
     watch = ClockWatch()
     assert not feed(watch, [1980] * 4)
     assert not feed(watch, clocks, reading)
