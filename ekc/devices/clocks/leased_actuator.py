@@ -40,7 +40,8 @@ class LeasedActuator:
     already in force.
 
     A limit that others set meanwhile is theirs from then on: it is not set any more, nor restored at the end.
-    `report` gets one line.
+    `report` gets one line. `may_be_restored` says whether the guard may have restored limits just now, since
+    this process was late: those are not the settings of others.
     """
 
     simulated = False
@@ -51,10 +52,12 @@ class LeasedActuator:
         previous_settings: Settings,
         renew_lease: Callable[[], None],
         report: Callable[[str], None] = lambda line: None,
+        may_be_restored: Callable[[], bool] = lambda: False,
     ) -> None:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._report = report
+        self._may_be_restored = may_be_restored
         self._lock = threading.Lock()
         """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
@@ -132,7 +135,7 @@ class LeasedActuator:
             if change_count != self._change_count or self._has_ended:
                 return
             found = self._find_taken_limits(reading, time.monotonic())
-            if found and self.is_active():
+            if found and self.is_active() and not self._may_be_restored():
                 self._stand_back(found)
 
     def _look_for_others(self) -> None:

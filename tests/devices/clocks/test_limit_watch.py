@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ekc.devices.clocks.lease_file import write_lease
-from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
+from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, SETTLE_S, ClockWatch
 from ekc.devices.clocks.limits import Gears, LimitReading, LimitTaken, Settings
 from ekc.devices.clocks.restore import restore_all
 from tests.devices.clocks.helpers import make_keeper, read_lease
@@ -172,6 +172,26 @@ def test_guard_that_restored_is_not_taken_for_another(here: ScriptedBoards) -> N
         assert here.wait_for(lambda b: b.read_limits() == ([300, 900], None, 150_000), TIMEOUT_S) < TIMEOUT_S
     assert all("others" not in line for line in messages)
     assert here.are_limits_back()
+
+
+def test_guard_that_restores_a_late_governor_is_not_taken_for_another(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease lasts for a moment longer than the settings."""
+    messages: list[str] = []
+    with make_keeper(here, on_message=messages.append) as keeper:
+        (actuator,) = keeper.actuators
+        actuator.apply(Settings(sm_mhz=900, power_w=150.0))
+        keeper._late_s = time.monotonic()
+        here.set_state(0, sm_lock=None, limit_mw=280_000)
+        end_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < end_s:
+            actuator.watch()
+            time.sleep(0.1)
+        assert actuator.taken_limits() == set()
+        keeper._late_s = 0.0
+        wait_until_taken(here, messages)
+    assert "others have set" in messages[0]
 
 
 def restore_as_another(boards: ScriptedBoards) -> bool:
