@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import ceil_div
+from ekc.ir.affine import Extent, ceil_div, min_extent
 from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.hardware.memory import (
     BANK_BYTES,
@@ -60,7 +60,7 @@ def count_sectors_and_passes(pattern: WarpAccessPattern, lane_count: Any) -> tup
     moves: list[Any] = []
     for move in pattern.start_moves:
         # A step of whole sectors does not change the address within a sector.
-        is_partial = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
+        is_partial = move[0] & SECTOR_BYTES // pattern.itemsize - 1 != 0
         moves += [value * is_partial for value in move]
     places = _BYTE_STARTS if pattern.itemsize == 1 else _HALFWORD_STARTS
     starts = places.start_lookup(pattern.itemsize, pattern.vector, pattern.first_element, *moves)[0]
@@ -78,22 +78,22 @@ def list_pattern_columns(pattern: WarpAccessPattern, lane_count: Any) -> list[An
     """Columns of a pattern: bytes of an element, vector, lanes of the last warp, extents, steps."""
     extents = split_lanes(pattern.extents)
     # Digits of one iteration move nothing.
-    steps = [np.asanyarray(s) * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
-    return [pattern.itemsize, pattern.vector, np.mod(lane_count, WARP), *extents, *steps]
+    steps = [s * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
+    return [pattern.itemsize, pattern.vector, lane_count % WARP, *extents, *steps]
 
 
 def sum_over_warps(full: Any, part: Any, lane_count: Any) -> Any:
     """The sum over full warps and one warp of the remaining lanes."""
-    return np.floor_divide(lane_count, WARP) * full + part
+    return lane_count // WARP * full + part
 
 
 def split_lanes(extents: Iterable[Any]) -> list[Any]:
     """Steps of each digit, fastest first, that the lanes of one warp take."""
-    faster: Any = np.asanyarray(1)
+    faster: Extent = 1
     steps = []
     for extent in extents:
-        steps.append(np.minimum(np.asanyarray(extent), ceil_div(WARP, faster)))
-        faster = np.minimum(faster * np.asanyarray(extent), WARP)
+        steps.append(min_extent(extent, ceil_div(WARP, faster)))
+        faster = min_extent(faster * extent, WARP)
     return steps
 
 
