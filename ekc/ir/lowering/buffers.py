@@ -40,9 +40,9 @@ class BoundsGuard:
 
 def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
     """Whether any of the guards is needed (for a population, for which members)."""
-    some: Any = np.asanyarray(False)
+    some: Any = np.False_
     for g in guards:
-        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
+        some = some | g.needs_lower_check | g.needs_upper_check
     return some
 
 
@@ -136,7 +136,7 @@ class Buffer:
     @property
     def is_swizzled(self) -> bool:
         """Whether the buffer is swizzled, for any member of a population."""
-        return has_any(np.asanyarray(self.swizzle) != 1)
+        return has_any(self.swizzle != 1)
 
     def find_segment(self, dim: int) -> int | None:
         """Index of the last (finest) segment along a dimension of the tensor."""
