@@ -169,7 +169,6 @@ def test_second_governor_of_a_gpu_is_refused(one: ScriptedBoards) -> None:
     first = start_governing(one, *python_command(SLEEP.format(120)))
     line = read_first_message(start_govern(one, "--json", "others", *python_command(PATIENT_JOB)))
     assert f"governed by process {first.pid} already" in line
-    assert line.endswith("the job runs ungoverned\n")
     end_job(first)
     assert one.is_restored()
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,6 +122,14 @@ class LeasedActuator:
             lease_file.write_lease(self.lease)
             self._uncertain_limits = set(self.lease.touched)
 
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Restore previous settings and end the lease during a `with` block, in which nothing is set. Raises
+        `ActuatorError`; the lease file stays then."""
+        with self._lock:
+            end_lease(self.lease, self._limit_setter)
+            yield
+
     def end(self) -> None:
         """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""
         try:
@@ -208,6 +216,18 @@ class LeaseKeeper:
             raise
         self._heartbeat_thread = threading.Thread(target=self._run_heartbeat, name="ekc-lease", daemon=True)
         self._heartbeat_thread.start()
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Restore previous settings during a `with` block, in which this process is stopped. No thread sets
+        anything within it; the heartbeat after it sets the limits again."""
+        with self._lease_lock, contextlib.ExitStack() as suspended:
+            for actuator in () if self._closed.is_set() else self.actuators:
+                try:
+                    suspended.enter_context(actuator.suspend())
+                except EkcError as problem:
+                    self._report(f"{problem}; its guard tries on")
+            yield
 
     @property
     def guard_pid(self) -> int:
@@ -320,6 +340,8 @@ class LeaseKeeper:
     def _renew_leases(self) -> None:
         """Renew leases before the control loop sets something."""
         with self._lease_lock:
+            if self._closed.is_set():
+                raise ActuatorError("the lease is over, so nothing may be set")
             if not self._has_all_leases():  # Else the heartbeat renewed them.
                 self._retake_leases()
             self._reapply_settings()
@@ -338,7 +360,7 @@ class LeaseKeeper:
         for actuator in self.actuators:
             actuator.reapply()
         self._needs_reapply = False
-        self._report("the governor was stopped for a while and its guard put settings back; set again")
+        self._report("the governor was stopped for a while, with the previous settings in force; set again")
 
     def _restart_guard(self) -> None:
         self._dismiss_guard()
