@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.clocks import lease_file
-from ekc.governor.live.governed_job import list_process_family
 from ekc.governor.protocols import Settings
+from ekc.processes.process_facts import list_process_family
 from tests.governor.helpers import (
     end_job,
     extract_messages,
@@ -248,7 +248,7 @@ def test_terminal_is_restored(words: tuple[str, ...], key: bytes, hidden: bytes,
         assert b" MHz; " in observed
         assert b"ekc govern: report" in observed
     else:
-        assert status in (2, 130)
+        assert status in (2, 127, 130)
 
 
 def test_job_inherits_stdin_and_open_files(one: ScriptedBoards) -> None:

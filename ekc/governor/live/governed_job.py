@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -51,6 +52,8 @@ class CommandStartError(InvalidInput):
     """A command that cannot be started; `exit_status` is that of shells."""
 
     def __init__(self, word: str, problem: Exception) -> None:
+        if not word:  # Each folder of PATH would be a program of this name that cannot run.
+            problem = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         reason = getattr(problem, "strerror", None) or str(problem)
         file = shutil.which(word, mode=os.F_OK)
         is_missing = isinstance(problem, FileNotFoundError) and file is None
