@@ -212,8 +212,7 @@ def _govern_job(
     except CommandStartError as problem:
         log(f"ekc: {problem}")
         raise click.exceptions.Exit(problem.exit_status) from problem
-    from ekc.governor.live.governor_process import govern_job
-    from ekc.governor.live.probe import make_nvml_probe_factory
+    from ekc.governor.live.governor_process import govern_job, make_nvml_probe_factory
 
     return govern_job(job, request, lines, make_nvml_probe_factory(options["steps"], lines.on_note))
 

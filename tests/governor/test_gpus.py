@@ -104,7 +104,7 @@ def test_uncertain_gpus_are_not_taken_and_the_remedy_is_said(here: ScriptedBoard
 def test_gpu_with_the_jobs_process_needs_no_name(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also a client of MPS, which NVML lists apart."""
+    """Also a client of MPS, of which NVML has another list."""
     monkeypatch.setattr(gpus, "SETTLE_S", 0.1)
     with run_job() as job:
         here.update_board(1, mps_pids=[job.pid])

@@ -1,12 +1,17 @@
-"""Governs a real job from a process beside it: a failure of the governor never affects the job."""
+"""Governs a real job from a process beside it: a failure of the governor never affects the job.
+
+The GPUs are found, and said, before NumPy and the control loop are imported, which takes longer.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import GovernedElsewhereError
@@ -14,11 +19,15 @@ from ekc.errors import EkcError
 from ekc.governor.live.board_watch import BoardWatch
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.gpus import GpuChoice, find_job_gpus, find_seen_gpus
-from ekc.governor.live.job_report import GovernorLog
-from ekc.governor.live.opened_session import GovernorListener, OpenedSession
-from ekc.governor.live.probe import JobProbeFactory
-from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, LoopFunction
+from ekc.governor.live.steps import StepReader
 from ekc.governor.policy import GovernorRequest
+
+if TYPE_CHECKING:
+    from ekc.governor.live.job_report import GovernorLog
+    from ekc.governor.live.opened_session import GovernorListener, OpenedSession
+    from ekc.governor.live.probe import JobProbeFactory
+    from ekc.governor.live.session import LoopFunction
+    from ekc.governor.protocols import Probe
 
 WATCH_INTERVAL_S = 1.0
 """Seconds between two looks at the processes on the GPUs."""
@@ -59,11 +68,26 @@ def govern_job(
         job.restore_signals()
 
 
+def make_nvml_probe_factory(steps_file: Path | None, on_message: Callable[[str], None]) -> JobProbeFactory:
+    """Factory of probes of real GPUs; `on_message` gets a line where an energy counter stops. Raises
+    `InvalidInput` for a file without a count of steps."""
+    read_step_count = StepReader(steps_file) if steps_file else lambda: None
+
+    def make_probe(gpu: str, is_running: Callable[[], bool]) -> Probe:
+        from ekc.governor.live.probe import NvmlProbe
+
+        return NvmlProbe(gpu, is_running, read_step_count, on_message)
+
+    return make_probe
+
+
 def _wait_for_job(job: GovernedJob, governor: _JobGovernor, listener: GovernorListener) -> GovernorExit:
     thread = threading.Thread(target=governor.run, name="ekc-govern", daemon=True)
     thread.start()
     status = job.wait()
     governor.end()
+    from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S
+
     thread.join(LOOP_EXIT_TIMEOUT_S)
     is_late = thread.is_alive()
     if is_late:
@@ -189,6 +213,8 @@ class _JobGovernor:
 
     def _open(self, choice: GpuChoice) -> None:
         """Take leases and start the loops, or say which process has them. Raises `EkcError`."""
+        from ekc.governor.live.opened_session import OpenedSession
+
         opened = OpenedSession(
             self._request, self._listener, self._make_probe, self._job.is_running, self._loop
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.nvml.library import call_nvml, list_uuids, load_nvml
-from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live.board_processes import BoardProcesses, ProcessLister, describe_processes
 from ekc.governor.live.governed_job import GovernedJob
@@ -92,14 +91,14 @@ def format_gpu_numbers(numbers: Sequence[int]) -> str:
 
 
 def _describe_board(reader: NvmlLimitReader) -> VisibleBoard:
-    sensors = GpuSensors(reader.uuid)
+    mig_mode, minor = _query(reader, "nvmlDeviceGetMigMode"), _query(reader, "nvmlDeviceGetMinorNumber")
     return VisibleBoard(
         reader.index,
         reader.uuid,
         reader.product_name,
         _read_address(reader),
-        _read_minor(sensors.query("nvmlDeviceGetMinorNumber")),
-        bool(sensors.explain_sharing()),
+        None if minor is None else int(minor),
+        mig_mode is not None and bool(mig_mode[0]),
     )
 
 
@@ -110,8 +109,12 @@ def _read_address(reader: NvmlLimitReader) -> str:
         return ""
 
 
-def _read_minor(answer: Any) -> int | None:
-    return None if answer is None else int(answer)
+def _query(reader: NvmlLimitReader, function: str) -> Any:
+    """Result of a function that not every card, driver and installed nvidia-ml-py has; None without it."""
+    try:
+        return call_nvml(reader.name, getattr(reader.library, function), reader.handle)
+    except (ActuatorError, AttributeError):
+        return None
 
 
 def _count_boards() -> int:

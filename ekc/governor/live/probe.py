@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from ekc.governor.live.governor_sensors import (
 from ekc.governor.live.gpus import format_gpu_numbers
 from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
-from ekc.governor.live.steps import StepReader
 from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples
 
@@ -138,13 +136,6 @@ def format_gpu_names(*gpus: str) -> str:
 
 def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
     return GroupProbe([make_probe(gpu) for gpu in gpus])
-
-
-def make_nvml_probe_factory(steps_file: Path | None, on_message: Callable[[str], None]) -> JobProbeFactory:
-    """Factory of probes of real GPUs; `on_message` gets a line where an energy counter stops. Raises
-    `InvalidInput` for a file without a count of steps."""
-    read_step_count = StepReader(steps_file) if steps_file else lambda: None
-    return lambda gpu, is_running: NvmlProbe(gpu, is_running, read_step_count, on_message)
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
