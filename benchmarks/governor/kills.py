@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.script import make_main
-from ekc.governor.live.governed_job import list_process_family
+from ekc.processes.process_facts import list_process_family
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0

@@ -188,7 +188,7 @@ def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
     """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
-    from ekc.governor.live.governed_job import AttachedJob, CommandJob
+    from ekc.governor.live.governed_job import AttachedJob, CommandJob, CommandStartError
     from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
@@ -209,11 +209,14 @@ def _govern_job(
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
         plan=options["plan"],
     )
-    job = CommandJob(command) if command else AttachedJob(pid or 0)
-    from ekc.governor.live.governor_process import govern_job
-    from ekc.governor.live.probe import make_nvml_probe_factory
+    try:
+        job = CommandJob(command) if command else AttachedJob(pid or 0)
+    except CommandStartError as problem:
+        log(f"ekc: {problem}")
+        raise click.exceptions.Exit(problem.exit_status) from problem
+    from ekc.governor.live.governor_process import govern_job, make_nvml_probe_factory
 
-    return govern_job(job, request, lines, make_nvml_probe_factory(job, options["steps"], lines.on_note))
+    return govern_job(job, request, lines, make_nvml_probe_factory(options["steps"], lines.on_note))
 
 
 def _govern_simulated(

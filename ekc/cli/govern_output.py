@@ -56,6 +56,13 @@ class GovernOutput:
             self._write_json({"event": "Note", "line": line})
             self._print_line(f"ekc govern: {line}")
 
+    def on_progress(self, line: str) -> None:
+        """Print a message about the GPUs of the job."""
+        with self._lock:
+            self._write_json({"event": "Note", "line": line})
+            if not self._is_quiet:
+                self._print_line(f"ekc govern: {line}")
+
     def finish(
         self, reports: Sequence[GovernorReport], core_share: float | None, absence: str | None = None
     ) -> None:

@@ -17,6 +17,11 @@ from pathlib import Path
 _UNHANDLABLE = "SIGKILL", "SIGSTOP"
 _FAULTS = "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXFSZ"
 """The kernel sends them to a process for what it did."""
+WAITED_SIGNALS = tuple(signal.Signals[name] for name in _FAULTS)
+"""Other processes may send them too. A handler in Python cannot tell, and would run forever for a true fault;
+a process that blocks them gets those of others by `signal.sigtimedwait`, and still ends by its own fault."""
+STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN)
+"""Signals by which a terminal, a shell or a batch system stops a job, and which can be handled."""
 _CHILD_AND_FILE, _TERMINAL_ACCESS = ("SIGCHLD", "SIGURG"), ("SIGTTIN", "SIGTTOU")
 _INTERNAL = {signal.Signals[name] for name in (*_UNHANDLABLE, *_FAULTS, *_CHILD_AND_FILE, *_TERMINAL_ACCESS)}
 EXTERNAL_SIGNALS = tuple(sorted(signal.valid_signals() - _INTERNAL))

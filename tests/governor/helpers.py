@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ekc.governor import phase as phases
 from ekc.governor.event_records import Event
@@ -136,6 +141,43 @@ def wait_until_governed(boards: ScriptedBoards, process: subprocess.Popen[str]) 
     events = boards.folder / "events"
     assert boards.wait_for(lambda _: events.exists() and "Started" in events.read_text(), 60) < 60
     assert process.poll() is None
+
+
+OTHER_USER = 65534
+"""Id of a user that runs nothing else here."""
+
+
+@contextmanager
+def run_as_other_user() -> Iterator[int]:
+    """Id of a process of another user, which only root can start."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    with subprocess.Popen(["sleep", "300"], user=OTHER_USER) as process:
+        yield process.pid
+        process.kill()
+
+
+def list_children(pid: int) -> list[int]:
+    """Ids of the children of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def find_child_pid(pid: int, name: str) -> int:
+    """Id of the child that has `name` in its command line."""
+    return next(c for c in list_children(pid) if name in Path(f"/proc/{c}/cmdline").read_text())
+
+
+def read_process_state(pid: int) -> str:
+    """One letter, as of ps."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
+    latest = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < latest
+        time.sleep(0.02)
 
 
 def read_until(terminal: int, words: str) -> None:

@@ -18,12 +18,12 @@ from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples
 
 
-def make_probe(gpu):
+def make_probe(gpu, is_running):
     """A probe without sensors."""
     return SimpleNamespace(
         label="nothing",
         simulated=False,
-        is_running=job.is_running,
+        is_running=is_running,
         now=time.monotonic,
         read_energy_j=lambda: 0.0,
         read_step_count=lambda: None,
@@ -51,7 +51,11 @@ def set_random_limits(probe, actuator, hear):
 
 job = CommandJob(sys.argv[1:])
 listener = SimpleNamespace(
-    on_event=lambda *event: None, on_samples=lambda log: None, on_trouble=print_line, on_note=print_line
+    on_event=lambda *event: None,
+    on_samples=lambda log: None,
+    on_trouble=print_line,
+    on_note=print_line,
+    on_progress=print_line,
 )
 outcome = govern_job(job, GovernorRequest(Policy()), listener, make_probe, set_random_limits)
 sys.exit(outcome.status)

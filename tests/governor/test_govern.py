@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.clocks import lease_file
-from ekc.governor.live.governed_job import list_process_family
 from ekc.governor.protocols import Settings
+from ekc.processes.process_facts import list_process_family
 from tests.governor.helpers import (
     end_job,
     extract_messages,
@@ -169,7 +169,6 @@ def test_second_governor_of_a_gpu_is_refused(one: ScriptedBoards) -> None:
     first = start_governing(one, *python_command(SLEEP.format(120)))
     line = read_first_message(start_govern(one, "--json", "others", *python_command(PATIENT_JOB)))
     assert f"governed by process {first.pid} already" in line
-    assert line.endswith("the job runs ungoverned\n")
     end_job(first)
     assert one.is_restored()
 
@@ -249,7 +248,7 @@ def test_terminal_is_restored(words: tuple[str, ...], key: bytes, hidden: bytes,
         assert b" MHz; " in observed
         assert b"ekc govern: report" in observed
     else:
-        assert status in (2, 130)
+        assert status in (2, 127, 130)
 
 
 def test_job_inherits_stdin_and_open_files(one: ScriptedBoards) -> None:

@@ -290,7 +290,7 @@ def test_json_has_no_nan() -> None:
         "ekc.devices.clocks.lease",
         "ekc.cli.govern_output",
         "ekc.governor.governor",
-        "ekc.governor.live.governed_job",
+        "ekc.governor.live.governor_process",
     ],
 )
 def test_modules_before_the_job_import_no_numpy(module: str) -> None:

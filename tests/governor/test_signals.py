@@ -18,13 +18,17 @@ import pytest
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.processes.group_signals import EXTERNAL_SIGNALS, MEMBER_COMMAND
+from ekc.processes.group_signals import EXTERNAL_SIGNALS, MEMBER_COMMAND, WAITED_SIGNALS
 from tests.governor.helpers import (
     end_job,
     extract_messages,
+    find_child_pid,
+    list_children,
     python_command,
+    read_process_state,
     read_until,
     start_govern,
+    wait_until,
     wait_until_governed,
     wait_until_ready,
 )
@@ -54,31 +58,12 @@ HANDLED_SIGNALS = [
 ]
 
 
-def list_children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def find_child_pid(pid: int, name: str) -> int:
-    """The process id of the job, which has `name` in its command line."""
-    return next(c for c in list_children(pid) if name in Path(f"/proc/{c}/cmdline").read_text())
-
-
-def read_process_state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    latest = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < latest
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("numbers", "sends"),
     [
         (HANDLED_SIGNALS, (os.kill, os.killpg, os.kill)),
         ([signal.SIGUSR1, signal.SIGTERM], (os.killpg,) * 8),
+        (WAITED_SIGNALS, (os.kill, os.killpg)),
     ],
 )
 def test_signals_reach_the_job_once(
@@ -186,7 +171,9 @@ def test_sigterm_is_not_sent_twice(one: ScriptedBoards, send: str) -> None:
     assert process.returncode == 3
 
 
-@pytest.mark.parametrize(("number", "send"), [(signal.SIGQUIT, os.killpg), (signal.SIGRTMIN, os.kill)])
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGQUIT, os.killpg), (signal.SIGRTMIN, os.kill), (signal.SIGSEGV, os.kill)]
+)
 def test_signal_that_ends_the_job_is_the_exit_status(
     one: ScriptedBoards, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +27,11 @@ from ekc.errors import EkcError, RecordError
 from ekc.processes.group_signals import EXTERNAL_SIGNALS
 
 SILENCE_TIMEOUT_S = 2.5
+RETRY_REMEDY = "it is tried again for a minute, without further lines; after that: ekc govern --restore"
 RETRY_INTERVAL_S = 1.0
 MAX_TRIES = 60
+STDERR_S = 1.0
+"""Seconds after the end of the governor in which the guard may write to its stderr."""
 RESTORE_AGAIN_DELAY_S = 0.3
 """Seconds between two restorations: a call of the dead governor may still be under way to a daemon."""
 
@@ -58,6 +62,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(BrokenPipeError):  # The governor may be dead by now, and needs a guard then.
         os.write(sys.stdout.fileno(), GUARD_READY)
     why = _wait_for_governor_end(sys.stdin.fileno())
+    threading.Thread(target=_release_stderr_late, daemon=True).start()
     return _restore_leases(leases, why)
 
 
@@ -76,10 +81,21 @@ def _wait_for_governor_end(pipe: int) -> str:
     return "hangs"
 
 
+def _release_stderr_late() -> None:
+    """Let go of stderr after `STDERR_S`, also while a driver hangs."""
+    time.sleep(STDERR_S)
+    _print_line(f"ekc guard: previous settings are not back yet; {RETRY_REMEDY}")
+    _release_stderr()
+
+
+def _release_stderr() -> None:
+    """Let go of stderr: who reads it, as in `2>&1 | tee log`, waits until every process has closed it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
     """Put settings back, and repeat for a minute what fails; leases that ended normally are skipped."""
-    problems: list[str] = []
-    for _ in range(MAX_TRIES):
+    for attempt in range(MAX_TRIES):
         if not any(lease_file.make_lease_path(x.gpu).exists() for x in leases):
             return 0
         _collect_problems(_restore_settings, leases)
@@ -87,9 +103,11 @@ def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
         problems = _collect_problems(lambda x: _end_lease(x, governor_end), leases)
         if not problems:
             return 0
+        if attempt == 0:
+            for problem in problems:
+                _print_line(f"ekc guard: {problem}; {RETRY_REMEDY}")
+            _release_stderr()
         time.sleep(RETRY_INTERVAL_S)
-    for problem in problems:
-        _print_line(f"ekc guard: {problem}; then run ekc govern --restore")
     return 1
 
 

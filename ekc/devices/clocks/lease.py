@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ekc.devices.clocks.lease_file import GUARD_READY
 from ekc.devices.clocks.lease_registry import register_lease_folder
@@ -83,6 +83,18 @@ class LeaseKeeper:
         self._heartbeat_thread.start()
         # Not in the heartbeat: a driver that hangs in a reading must not look like a governor that hangs.
         threading.Thread(target=self._run_watch, name="ekc-limit-watch", daemon=True).start()
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Restore previous settings during a `with` block, in which this process is stopped. No thread sets
+        anything within it; the heartbeat after it sets the limits again."""
+        with self._lease_lock, contextlib.ExitStack() as suspended:
+            for actuator in () if self._closed.is_set() else self.actuators:
+                try:
+                    suspended.enter_context(actuator.suspend())
+                except EkcError as problem:
+                    self._report(f"{problem}; its guard tries on")
+            yield
 
     @property
     def guard_pid(self) -> int:
@@ -219,6 +231,8 @@ class LeaseKeeper:
     def _renew_leases(self) -> None:
         """Renew leases before the control loop sets something."""
         with self._lease_lock:
+            if self._closed.is_set():
+                raise ActuatorError("the lease is over, so nothing may be set")
             if not self._has_all_leases():  # Else the heartbeat renewed them.
                 self._retake_leases()
             self._reapply_settings()
@@ -237,7 +251,7 @@ class LeaseKeeper:
         for actuator in self.actuators:
             actuator.reapply()
         self._needs_reapply = False
-        self._report("the governor was stopped for a while and its guard put settings back; set again")
+        self._report("the governor was stopped for a while, with the previous settings in force; set again")
 
     def _restart_guard(self) -> None:
         self._dismiss_guard()

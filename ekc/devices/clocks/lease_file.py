@@ -206,8 +206,16 @@ def _wait_for_lock(descriptor: int) -> None:
             time.sleep(0.01)
 
 
+class GovernedElsewhereError(ActuatorError):
+    """Another process governs the GPU `gpu`."""
+
+    def __init__(self, gpu: str, label: str, pid: int | None) -> None:
+        super().__init__(f"{label} is governed by process {pid} already; one GPU has one governor")
+        self.gpu = gpu
+
+
 class GovernorLock:
-    """The right to govern a GPU until `close`. Raises `ActuatorError` where another process governs it."""
+    """The right to govern a GPU until `close`. Raises `GovernedElsewhereError` where another process does."""
 
     def __init__(self, gpu: str, label: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -217,9 +225,7 @@ class GovernorLock:
             self._socket.setblocking(False)
         except OSError as problem:
             self._socket.close()
-            raise ActuatorError(
-                f"{label} is governed by process {find_governor_pid(gpu)} already; one GPU has one governor"
-            ) from problem
+            raise GovernedElsewhereError(gpu, label, find_governor_pid(gpu)) from problem
 
     def close_queries(self) -> None:
         """Close the connections of processes that asked: that answered them; open ones fill the queue."""

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -235,6 +235,15 @@ class LeasedActuator:
             self._change_count += 1
             self._write_lease(id=uuid.uuid4().hex)
             self._uncertain_limits = set(self.lease.touched)
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Restore previous settings and end the lease during a `with` block, in which nothing is set. Raises
+        `ActuatorError`; the lease file stays then."""
+        with self._lock:
+            self._change_count += 1
+            end_lease(self.lease, self._limit_setter)
+            yield
 
     def end(self) -> None:
         """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""

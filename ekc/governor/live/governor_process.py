@@ -1,34 +1,38 @@
-"""Governs a real job from a process beside it: a failure of the governor never affects the job."""
+"""Governs a real job from a process beside it: a failure of the governor never affects the job.
+
+The GPUs are found, and said, before NumPy and the control loop are imported, which takes longer.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.devices.clocks.open import choose_actuator
-from ekc.devices.nvml.sensors import GpuSensors
-from ekc.errors import ActuatorError, EkcError
-from ekc.governor.event_records import EventCallback
-from ekc.governor.live import gpus
+from ekc.devices.clocks.lease_file import GovernedElsewhereError
+from ekc.errors import EkcError
+from ekc.governor.live.board_watch import BoardWatch
 from ekc.governor.live.governed_job import GovernedJob
-from ekc.governor.live.job_report import GovernorLog
-from ekc.governor.live.planned_clock import check_plan
-from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
-from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
+from ekc.governor.live.gpus import GpuChoice, find_job_gpus, find_seen_gpus
+from ekc.governor.live.steps import StepReader
 from ekc.governor.policy import GovernorRequest
-from ekc.governor.protocols import Actuator, NullActuator, Probe
 
+if TYPE_CHECKING:
+    from ekc.governor.live.job_report import GovernorLog
+    from ekc.governor.live.opened_session import GovernorListener, OpenedSession
+    from ekc.governor.live.probe import JobProbeFactory
+    from ekc.governor.live.session import LoopFunction
+    from ekc.governor.protocols import Probe
 
-class GovernorListener(SessionListener, Protocol):
-    """Listener that also gets messages about leases and permissions."""
-
-    def on_note(self, line: str) -> None:
-        """A message about leases or permissions."""
+WATCH_INTERVAL_S = 1.0
+"""Seconds between two looks at the processes on the GPUs."""
+PAUSE_TIMEOUT_S = 2.0
+"""Seconds to wait for the driver to restore settings before this process is stopped."""
 
 
 @dataclass(frozen=True)
@@ -51,156 +55,178 @@ def govern_job(
     job: GovernedJob,
     request: GovernorRequest,
     listener: GovernorListener,
-    make_probe: ProbeFactory,
+    make_probe: JobProbeFactory,
     loop: LoopFunction | None = None,
 ) -> GovernorExit:
     """Govern, or advise, until the job ends, and restore the previous settings. Failures of the GPU raise
     nothing: the listener gets one line. This thread calls no driver until the job has ended."""
-    opened = _OpenedSession(job, request, listener, make_probe, loop)
+    governor = _JobGovernor(job, request, listener, make_probe, loop)
+    job.set_pause(governor.pause)
     try:
-        return _wait_for_job(job, opened, listener)
+        return _wait_for_job(job, governor, listener)
     finally:
         job.restore_signals()
 
 
-def _wait_for_job(
-    job: GovernedJob, opened_session: _OpenedSession, listener: GovernorListener
-) -> GovernorExit:
-    opener = threading.Thread(target=opened_session.open, name="ekc-open", daemon=True)
-    opener.start()
+def make_nvml_probe_factory(steps_file: Path | None, on_message: Callable[[str], None]) -> JobProbeFactory:
+    """Factory of probes of real GPUs; `on_message` gets a line where an energy counter stops. Raises
+    `InvalidInput` for a file without a count of steps."""
+    read_step_count = StepReader(steps_file) if steps_file else lambda: None
+
+    def make_probe(gpu: str, is_running: Callable[[], bool]) -> Probe:
+        from ekc.governor.live.probe import NvmlProbe
+
+        return NvmlProbe(gpu, is_running, read_step_count, on_message)
+
+    return make_probe
+
+
+def _wait_for_job(job: GovernedJob, governor: _JobGovernor, listener: GovernorListener) -> GovernorExit:
+    thread = threading.Thread(target=governor.run, name="ekc-govern", daemon=True)
+    thread.start()
     status = job.wait()
-    opener.join(LOOP_EXIT_TIMEOUT_S)
-    is_late = opener.is_alive()
+    governor.end()
+    from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S
+
+    thread.join(LOOP_EXIT_TIMEOUT_S)
+    is_late = thread.is_alive()
     if is_late:
         listener.on_note("the governor was not ready when the job had ended; nothing was set")
-    share = opened_session.compute_core_share()
-    logs = opened_session.session.finish() if opened_session.session else []
-    opened_session.close()
-    problem, early_end = opened_session.problem, opened_session.early_end
-    absence = None if logs else "the driver did not answer in time" if is_late else problem or early_end
+    share = governor.compute_core_share()
+    governor.close_session()
+    logs, problem = governor.logs, governor.problem
+    absence = (
+        None if logs else "the driver did not answer in time" if is_late else problem or governor.early_end
+    )
     return GovernorExit(status, logs, problem, share, absence)
 
 
-@dataclass
-class _OpenedSession:
-    """Leases and session of a governed job; `close` works however far `open` came."""
+class _JobGovernor:
+    """Finds the GPUs of a job and governs them, in a thread; later others, where the first are refuted."""
 
-    _job: GovernedJob
-    _request: GovernorRequest
-    _listener: GovernorListener
-    _make_probe: ProbeFactory
-    _loop: LoopFunction | None
-    keeper: LeaseKeeper | None = None
-    session: GovernorSession | None = None
-    problem: str | None = None
-    early_end: str | None = None
-    """Reason why there is no session although nothing failed: the job was too short."""
-    _start_s: float = 0.0
-    _start_core_s: float = 0.0
+    def __init__(
+        self,
+        job: GovernedJob,
+        request: GovernorRequest,
+        listener: GovernorListener,
+        make_probe: JobProbeFactory,
+        loop: LoopFunction | None,
+    ) -> None:
+        self._job, self._request, self._listener = job, request, listener
+        self._make_probe, self._loop = make_probe, loop
+        self._ended = threading.Event()
+        self._opened: OpenedSession | None = None
+        self.logs: list[GovernorLog] = []
+        self.problem: str | None = None
+        self.early_end: str | None = None
+        """Reason why there is no session although nothing failed: the job was too short."""
+        self._start: tuple[float, float] | None = None
+        """Time, and processor time, in seconds, when the first loops began."""
 
-    def open(self) -> None:
-        """Find the GPUs, take leases and start the loops; the listener gets the reason where that fails."""
+    def run(self) -> None:
+        """Govern until the job ends; the listener gets the reason where that fails."""
         try:
-            self._open_session()
+            self._govern()
         except EkcError as trouble:
-            self.problem = str(trouble)
+            self._fail(str(trouble))
         except Exception as trouble:  # A bug of ekc must not affect the job.
-            self.problem = f"a bug in ekc: {type(trouble).__name__}: {trouble}"
-        if self.problem is not None and self._job.is_running():
-            self._listener.on_note(f"{self.problem}; the job runs ungoverned")
-            self._job.stop_waiting()
+            self._fail(f"a bug in ekc: {type(trouble).__name__}: {trouble}")
 
-    def close(self) -> None:
-        """Restore the previous settings; the guard does it where the driver does not answer."""
-        keeper = self.keeper
-        if keeper is None:
-            return
-        problems: list[str] = []
-        closer = threading.Thread(target=lambda: problems.extend(keeper.close()), daemon=True)
-        closer.start()
-        closer.join(LOOP_EXIT_TIMEOUT_S)
-        if closer.is_alive():
-            problems.append(
-                "the driver does not answer; the guard tries on, after that: ekc govern --restore"
-            )
-        for line in problems:
-            self._listener.on_note(line)
+    def end(self) -> None:
+        """End `run` soon."""
+        self._ended.set()
+
+    def close_session(self) -> None:
+        """End the loops and restore the previous settings."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self.logs += opened.finish()
+            opened.close()
 
     def compute_core_share(self) -> float | None:
-        """Processor time since the loops began, as a share of one core."""
-        if self.session is None:
+        """Processor time since the loops began, as a share of one core; None where none began."""
+        if self._start is None:
             return None
-        return (time.process_time() - self._start_core_s) / max(time.monotonic() - self._start_s, 1e-3)
+        start_s, start_core_s = self._start
+        return (time.process_time() - start_core_s) / max(time.monotonic() - start_s, 1e-3)
 
-    def _open_session(self) -> None:
-        """Raises the errors of finding the GPUs, their actuators and probes."""
-        request = self._request
-        found = list(request.gpus) or gpus.find_job_gpus(self._job, request.gpus_of or self._job.pid)
-        if not self._job.is_running():
-            seen = "the governor could begin" if found else "it was seen on a GPU"
-            self.early_end = f"the job was too short: it ended before {seen}"
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Previous settings during a `with` block, in which this process is stopped. Another thread calls
+        the driver: one that does not answer delays the stop by `PAUSE_TIMEOUT_S`, then the guard acts."""
+        opened = self._opened
+        keeper = None if opened is None else opened.keeper
+        if keeper is None:
+            yield
             return
-        _check_not_split(found)
-        if request.plan is not None:
-            check_plan(request.plan, found)
-        advise = request.advise or not self._acquire_leases(found)
-        if self.keeper is None:
-            units = make_watched_units(found, self._make_probe, request.each)
-        else:
-            units = make_governed_units(self.keeper, self._make_probe, request.each)
-        self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _make_loop(request, advise)
-        self.session = GovernorSession(units, loop, self._listener)
-
-    def _acquire_leases(self, gpus: Sequence[str]) -> bool:
-        """Lease the GPUs; False where `auto` finds no way to set clocks, so that only advice is possible."""
-        request, listener = self._request, self._listener
+        is_restored, is_over = threading.Event(), threading.Event()
+        threading.Thread(
+            target=self._hold_previous_settings, args=(keeper, is_restored, is_over), daemon=True
+        ).start()
+        is_restored.wait(PAUSE_TIMEOUT_S)
         try:
-            settables = [choose_actuator(request.actuator, gpu) for gpu in gpus]
-        except ActuatorError as problem:
-            if request.actuator != "auto" or request.plan is not None:
-                raise
-            listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
-            return False
-        self.keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
-        for actuator in self.keeper.actuators:
-            for result in actuator.restored:
-                listener.on_note(f"an earlier governor was killed; {result}")
-        return True
+            yield
+        finally:
+            is_over.set()
 
+    def _hold_previous_settings(
+        self, keeper: LeaseKeeper, is_restored: threading.Event, is_over: threading.Event
+    ) -> None:
+        with keeper.suspend():
+            is_restored.set()
+            is_over.wait()
 
-def _check_not_split(gpus: Sequence[str]) -> None:
-    """Raises `ActuatorError` for a GPU split by MIG: its clocks and energy are shared with other jobs."""
-    for gpu in gpus:
-        if GpuSensors(gpu).explain_sharing():
-            raise ActuatorError(
-                f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of "
-                "all parts; govern a whole GPU"
-            )
+    def _goes_on(self) -> bool:
+        return self._job.is_running() and not self._ended.is_set()
 
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        if self._job.is_running():
+            self._listener.on_note(f"{problem}; the job runs ungoverned")
+            self._job.stop_waiting()
 
-def _make_loop(request: GovernorRequest, only_advise: bool) -> LoopFunction:
-    """The loop that governs, only advises, or holds the clock of a plan; it is imported when it starts, after
-    the job."""
-    policy, plan = request.policy, request.plan
+    def _govern(self) -> None:
+        """Raises the errors of finding the GPUs, their actuators and probes."""
+        request, ancestor_pid = self._request, self._request.gpus_of or self._job.pid
+        choice: GpuChoice | None = GpuChoice(request.gpus, "--gpu names them")
+        if not request.gpus:
+            choice = find_job_gpus(self._job, ancestor_pid, self._listener.on_progress)
+        while choice is not None and self._goes_on():
+            choice = self._govern_gpus(choice, ancestor_pid)
+        if self._start is None and self.problem is None:
+            seen = "the governor could begin" if choice else "it was seen on a GPU"
+            self.early_end = f"the job was too short: it ended before {seen}"
 
-    def run_planned(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.live.planned_clock import hold_planned_clock
+    def _govern_gpus(self, choice: GpuChoice, ancestor_pid: int) -> GpuChoice | None:
+        """Govern GPUs until the job ends, which returns None, or the choice is refuted: the next one."""
+        watch = BoardWatch(choice, ancestor_pid, self._listener.on_note)
+        while self._goes_on():
+            refuted = watch.look()
+            if refuted is not None:
+                self.close_session()
+                self._listener.on_note(refuted.reason)
+                return refuted.choice or find_seen_gpus(self._job, ancestor_pid, self._listener.on_progress)
+            if self._opened is None:
+                self._open(choice)
+            self._ended.wait(WATCH_INTERVAL_S)
+        return None if self._start is not None else choice
 
-        assert plan is not None
-        hold_planned_clock(probe, actuator, plan, on_event)
+    def _open(self, choice: GpuChoice) -> None:
+        """Take leases and start the loops, or say which process has them. Raises `EkcError`."""
+        from ekc.governor.live.opened_session import OpenedSession
 
-    def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
-        from ekc.governor.loop import govern
-
-        return govern(probe, actuator, policy, on_event)
-
-    def run_advise(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.advise import advise
-
-        assert isinstance(actuator, NullActuator)
-        advise(probe, actuator, policy, on_event)
-
-    if plan is not None:
-        return run_planned
-    return run_advise if only_advise else run_govern
+        opened = OpenedSession(
+            self._request, self._listener, self._make_probe, self._job.is_running, self._loop
+        )
+        try:
+            self._opened = opened
+            opened.open(choice.uuids)
+        except GovernedElsewhereError as problem:
+            self._opened = None
+            if self.problem != str(problem):
+                self._listener.on_note(f"{problem}; the job runs ungoverned until that process ends")
+            self.problem = str(problem)
+            return
+        self.problem = None
+        if self._start is None:
+            self._start = time.monotonic(), time.process_time()

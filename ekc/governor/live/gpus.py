@@ -1,20 +1,38 @@
-"""Finds the GPUs of a job, by UUID."""
+"""Finds the GPUs of a job, by UUID: named, inferred from its environment, or with a process of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.devices.nvml.library import call_nvml, list_uuids
+from ekc.devices.nvml.library import call_nvml, list_uuids, load_nvml
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.governed_job import GovernedJob, list_process_family
+from ekc.governor.live.board_processes import BoardProcesses, ProcessLister, describe_processes
+from ekc.governor.live.governed_job import GovernedJob
+from ekc.governor.live.visible_boards import VARIABLES, InferredBoards, VisibleBoard, infer_boards
+from ekc.processes.process_facts import read_environment
 
 POLL_S = 0.5
 SETTLE_S = 10.0
 """Seconds without a new GPU after which all are found: a group's processes reach theirs one by one."""
+ENDING_S = 0.2
+"""Seconds after which a process that has just ended is in no list any more."""
 MAX_WAIT_S = 120.0
 """Seconds after which a job that has not used a GPU counts as one that uses none."""
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """GPUs to govern."""
+
+    uuids: tuple[str, ...]
+    reason: str
+    """Why these, for people."""
+    is_inferred: bool = False
+    """Whether nothing but the environment, or the absence of other GPUs, speaks for them."""
 
 
 def resolve_gpus(words: Sequence[str]) -> list[str]:
@@ -31,45 +49,147 @@ def _resolve_gpu(word: str, uuid_by_index: Mapping[int, str]) -> str:
     return found
 
 
-def find_job_gpus(job: GovernedJob, ancestor_pid: int) -> list[str]:
-    """UUIDs of a job's GPUs.
+def find_job_gpus(job: GovernedJob, ancestor_pid: int, on_line: Callable[[str], None]) -> GpuChoice | None:
+    """The GPUs of a job.
 
-    These are the only GPU; else those that the job's CUDA_VISIBLE_DEVICES names by UUID; else those on which
-    NVML shows a process of the family of `ancestor_pid`. Numbers in CUDA_VISIBLE_DEVICES are not used, since
-    CUDA and NVML may count differently. Empty where the job ends before it uses a GPU. Raises
-    `ActuatorError` after `MAX_WAIT_S`, and at once where there is no GPU.
+    These are the GPUs that the environment of `ancestor_pid` names, or the only GPU, unless another user's
+    process is on one of them; else those on which NVML shows a process of its family. `on_line` gets one line
+    at once, which says what was taken and why, or what to give to `--gpu`. None where the job ends before it
+    uses a GPU. Raises `ActuatorError` after `MAX_WAIT_S`, and at once where there is no GPU or a part of one.
     """
     uuids = tuple(list_uuids().values())
     if not uuids:
         raise ActuatorError("the NVIDIA driver sees no GPU")
-    if len(uuids) == 1:
-        return list(uuids)
-    visible = [word for word in job.read_variable("CUDA_VISIBLE_DEVICES").split(",") if word in uuids]
-    return visible or _wait_for_gpus(job, ancestor_pid, uuids)
+    readers = [NvmlLimitReader(uuid) for uuid in uuids]
+    boards = [_describe_board(reader) for reader in readers]
+    inferred = infer_boards(_read_variables(job, ancestor_pid), boards, _count_boards())
+    if inferred.is_part:
+        raise ActuatorError(
+            f"{inferred.reason} is a part of a GPU that is split by MIG: its clocks and its energy are those "
+            "of all parts; govern a whole GPU"
+        )
+    lister = ProcessLister(ancestor_pid)
+    refusals = [*inferred.ignored, *_list_occupied(inferred, readers, lister)]
+    choices = " or ".join(f"--gpu {board.index}" for board in boards)
+    if inferred.boards and len(refusals) == len(inferred.ignored):
+        names = format_gpu_numbers([board.index for board in inferred.boards])
+        if len(boards) > 1 or refusals:
+            on_line("; ".join((f"{names}: {inferred.reason}", *refusals)))
+        return GpuChoice(tuple(x.uuid for x in inferred.boards), inferred.reason, not inferred.is_named)
+    on_line(
+        "; ".join((*refusals, f"looking for the job's processes on {len(boards)} GPUs, or give {choices}"))
+        if refusals
+        else f"the environment names none of {len(boards)} GPUs; looking for the job's processes on them, or "
+        f"give {choices}"
+    )
+    return _wait_for_processes(job, lister, readers, on_line)
 
 
-def _wait_for_gpus(job: GovernedJob, ancestor_pid: int, uuids_present: tuple[str, ...]) -> list[str]:
-    boards = [NvmlLimitReader(uuid) for uuid in uuids_present]
-    found: list[str] = []
-    changed_s = start_s = time.monotonic()
+def format_gpu_numbers(numbers: Sequence[int]) -> str:
+    """Name of GPUs for people: "GPU 0", "GPUs 0, 1"."""
+    return f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _describe_board(reader: NvmlLimitReader) -> VisibleBoard:
+    mig_mode, minor = _query(reader, "nvmlDeviceGetMigMode"), _query(reader, "nvmlDeviceGetMinorNumber")
+    return VisibleBoard(
+        reader.index,
+        reader.uuid,
+        reader.product_name,
+        _read_address(reader),
+        None if minor is None else int(minor),
+        mig_mode is not None and bool(mig_mode[0]),
+    )
+
+
+def _read_address(reader: NvmlLimitReader) -> str:
+    try:
+        return reader.read_pci_address()
+    except ActuatorError:  # A GPU that is no PCI device, as in a Jetson.
+        return ""
+
+
+def _query(reader: NvmlLimitReader, function: str) -> Any:
+    """Result of a function that not every card, driver and installed nvidia-ml-py has; None without it."""
+    try:
+        return call_nvml(reader.name, getattr(reader.library, function), reader.handle)
+    except (ActuatorError, AttributeError):
+        return None
+
+
+def _count_boards() -> int:
+    """GPUs that NVML counts, those included that this process may not use."""
+    return int(call_nvml("the number of GPUs", load_nvml().nvmlDeviceGetCount))
+
+
+def _read_variables(job: GovernedJob, ancestor_pid: int) -> dict[str, str | None]:
+    """The variables that name GPUs; of the launcher where the job is one of its ranks."""
+    if ancestor_pid == job.pid:
+        return {name: job.read_variable(name) for name in VARIABLES}
+    environment = read_environment(ancestor_pid)
+    return {name: environment.get(name) for name in VARIABLES}
+
+
+def _list_occupied(
+    inferred: InferredBoards, readers: Sequence[NvmlLimitReader], lister: ProcessLister
+) -> list[str]:
+    """A line for each inferred board that must not be taken, since another user's process is on it."""
+    if inferred.is_named:
+        return []
+    wanted = {board.uuid: board.index for board in inferred.boards}
+    watched = [reader for reader in readers if reader.uuid in wanted]
+    found = lister.list_processes(watched)
+    if any(on_board.unseen for on_board in found.values()):
+        time.sleep(ENDING_S)
+        found = lister.list_processes(watched)
+    return [
+        f"GPU {index} is not taken ({inferred.reason}), since it shows "
+        f"{describe_processes(found[uuid].of_others)}"
+        for uuid, index in wanted.items()
+        if found[uuid].of_others and not found[uuid].of_job
+    ]
+
+
+def find_seen_gpus(job: GovernedJob, ancestor_pid: int, on_line: Callable[[str], None]) -> GpuChoice | None:
+    """As `find_job_gpus`, by the job's processes alone."""
+    readers = [NvmlLimitReader(uuid) for uuid in list_uuids().values()]
+    return _wait_for_processes(job, ProcessLister(ancestor_pid), readers, on_line)
+
+
+def _wait_for_processes(
+    job: GovernedJob,
+    lister: ProcessLister,
+    readers: Sequence[NvmlLimitReader],
+    on_line: Callable[[str], None],
+) -> GpuChoice | None:
+    """The GPUs on which NVML shows processes of the job, once no more come; None where the job ends before.
+    Raises `ActuatorError` after `MAX_WAIT_S`."""
+    settled = SettledBoards()
+    start_s = time.monotonic()
     while job.is_running() and time.monotonic() < start_s + MAX_WAIT_S:
-        family = list_process_family(ancestor_pid)
-        in_use = [board.uuid for board in boards if family & _list_processes(board)]
-        if in_use != found:
-            found, changed_s = in_use, time.monotonic()
-        if found and time.monotonic() > changed_s + SETTLE_S:
-            return found
+        found = settled.select_boards(lister.list_processes(readers))
+        if found:
+            numbers = [reader.index for reader in readers if reader.uuid in found]
+            on_line(f"{format_gpu_numbers(numbers)}: the job's processes are there")
+            return GpuChoice(found, "the job's processes are there")
         time.sleep(POLL_S)
     if not job.is_running():
-        return []
+        return None
     raise ActuatorError(
-        f"the job was not seen on any of {len(uuids_present)} GPUs for {MAX_WAIT_S:.0f} s; "
-        "name its GPU with --gpu"
+        f"the job was not seen on any of {len(readers)} GPUs for {MAX_WAIT_S:.0f} s; name its GPU with --gpu"
     )
 
 
-def _list_processes(board: NvmlLimitReader) -> set[int]:
-    running = call_nvml(
-        f"processes of {board.name}", board.library.nvmlDeviceGetComputeRunningProcesses, board.handle
-    )
-    return {int(process.pid) for process in running}
+class SettledBoards:
+    """The GPUs on which a job's processes are, once none was added for `SETTLE_S`."""
+
+    def __init__(self) -> None:
+        self._found: tuple[str, ...] = ()
+        self._changed_s = time.monotonic()
+
+    def select_boards(self, processes: Mapping[str, BoardProcesses]) -> tuple[str, ...]:
+        """UUIDs as far as they are settled, else none, from the processes on all GPUs by UUID."""
+        found = tuple(uuid for uuid, on_board in processes.items() if on_board.of_job)
+        if found != self._found:
+            self._found, self._changed_s = found, time.monotonic()
+        return found if found and time.monotonic() > self._changed_s + SETTLE_S else ()

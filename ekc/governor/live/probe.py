@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
@@ -19,9 +17,9 @@ from ekc.governor.live.governor_sensors import (
     NvmlReading,
     SensorSampler,
 )
+from ekc.governor.live.gpus import format_gpu_numbers
 from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
-from ekc.governor.live.steps import StepReader
 from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples
 
@@ -106,6 +104,8 @@ class NvmlProbe:
 
 ProbeFactory = Callable[[str], Probe]
 """Makes the probe of a GPU, named by UUID."""
+JobProbeFactory = Callable[[str, Callable[[], bool]], Probe]
+"""Makes the probe of a GPU, named by UUID, that measures while a function returns True."""
 
 
 def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
@@ -131,21 +131,11 @@ def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool
 
 def format_gpu_names(*gpus: str) -> str:
     """Name of GPUs for people: "GPU 0", "GPUs 0, 1"."""
-    numbers = [str(NvmlLimitReader(gpu).index) for gpu in gpus]
-    return f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+    return format_gpu_numbers([NvmlLimitReader(gpu).index for gpu in gpus])
 
 
 def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
     return GroupProbe([make_probe(gpu) for gpu in gpus])
-
-
-def make_nvml_probe_factory(
-    job: GovernedJob, steps_file: Path | None, on_message: Callable[[str], None]
-) -> ProbeFactory:
-    """Factory of probes that measure while the job runs; `on_message` gets a line where an energy counter
-    stops. Raises `InvalidInput` for a file without a count of steps."""
-    read_step_count = StepReader(steps_file) if steps_file else lambda: None
-    return lambda gpu: NvmlProbe(gpu, job.is_running, read_step_count, on_message)
 
 
 def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:

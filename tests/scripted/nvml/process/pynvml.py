@@ -117,6 +117,9 @@ class _ProcessNvml(_library.ScriptedNvml):
 
     def find_failure(self, function, arguments):
         boards = _read_boards()
+        while function in boards.get("hang", []) and boards["hanging_pid"] == os.getpid():
+            time.sleep(0.02)
+            boards = _read_boards()
         if boards["lost"] and arguments:
             return self.real.NVML_ERROR_GPU_IS_LOST
         return boards["fail"].get(function)
@@ -149,6 +152,13 @@ class _ProcessNvml(_library.ScriptedNvml):
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.gpus[handle].script["pids"]]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle):
+        pids = self.gpus[handle].script.get("mps_pids", [])
+        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
+
+    def nvmlDeviceGetMinorNumber(self, handle):
+        return self.gpus[handle].script.get("minor", handle)
 
     def nvmlDeviceGetUtilizationRates(self, handle):
         busy = self.gpus[handle].is_busy()

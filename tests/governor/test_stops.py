@@ -1,0 +1,137 @@
+"""Stops of `ekc govern`: previous settings are in force while it is stopped, and the job stops with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.governor.helpers import (
+    end_job,
+    find_child_pid,
+    list_children,
+    python_command,
+    read_process_state,
+    start_governing,
+    wait_until,
+    wait_until_ready,
+)
+from tests.scripted.nvml.boards import ScriptedBoards
+
+RESTLESS_SCRIPT = str(Path(__file__).with_name("restless_govern.py"))
+JOB_WITH_CHILD = """
+import subprocess, sys, time
+pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+child = subprocess.Popen(['cat'], process_group={group}, **pipes)  # Ends with its parent.
+print('ready', flush=True)
+time.sleep(120)
+"""
+DEAF_JOB = """
+import signal, time
+signal.signal(signal.SIGTSTP, lambda n, f: print('heard', flush=True))
+print('ready', flush=True)
+time.sleep(120)
+"""
+
+
+def start_restless(boards: ScriptedBoards, code: str, **options: object) -> subprocess.Popen[str]:
+    """A governor that sets random limits all the time, beside a job that is ready."""
+    process = wait_until_ready(boards.start_python(RESTLESS_SCRIPT, *python_command(code)[1:], **options))
+    wait_until(lambda: not boards.are_limits_back())
+    return process
+
+
+def check_stop_and_continue(
+    boards: ScriptedBoards, process: subprocess.Popen[str], send: Callable[[int, int], None], number: int
+) -> None:
+    """Stop and continue a restless governor and its job."""
+    job = find_child_pid(process.pid, "ready")
+    members = [process.pid, job, *list_children(job)]
+    send(process.pid, number)
+    wait_until(lambda: read_process_state(process.pid) == "T")
+    assert boards.is_restored()
+    assert boards.read_calls()[-1][1] == process.pid  # The governor itself, not its guard.
+    wait_until(lambda: all(read_process_state(pid) == "T" for pid in members))
+    send(process.pid, signal.SIGCONT)
+    wait_until(lambda: not any(read_process_state(pid) == "T" for pid in members))
+    wait_until(lambda: not boards.are_limits_back())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_limits_are_back_while_governor_and_job_are_stopped(
+    one: ScriptedBoards, send: Callable[[int, int], None], number: signal.Signals
+) -> None:
+    # In the session of the test: the kernel does not stop orphaned process groups.
+    process = start_restless(one, JOB_WITH_CHILD.format(group="None"), process_group=0)
+    check_stop_and_continue(one, process, send, number)
+    assert end_job(process)[0] == 143
+    assert one.is_restored()
+
+
+def test_signal_to_the_governor_stops_a_batch_job_too(one: ScriptedBoards) -> None:
+    """The kernel drops stop signals for groups without a shell, as that of a child with its own group."""
+    process = start_restless(one, JOB_WITH_CHILD.format(group="0"), start_new_session=True)
+    check_stop_and_continue(one, process, os.kill, signal.SIGTSTP)
+    assert end_job(process)[0] == 143
+
+
+def test_batch_system_that_stops_after_a_warning_finds_the_limits_back(one: ScriptedBoards) -> None:
+    """Slurm sends SIGTSTP to all processes of a job, and SIGSTOP later: governor, guard and job at once."""
+    process = start_restless(one, DEAF_JOB, start_new_session=True)
+    members = [process.pid, *list_children(process.pid)]
+    for pid in members:
+        os.kill(pid, signal.SIGTSTP)
+    assert process.stdout.readline() == "heard\n"
+    wait_until(one.is_restored)
+    for pid in members:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: read_process_state(process.pid) == "T")
+    assert one.is_restored()
+    for pid in members:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not one.are_limits_back())
+    assert end_job(process)[0] == 143
+
+
+def test_job_that_ignores_a_stop_is_governed_on(one: ScriptedBoards) -> None:
+    process = start_restless(one, DEAF_JOB, start_new_session=True)
+    process.send_signal(signal.SIGTSTP)
+    assert process.stdout.readline() == "heard\n"
+    wait_until(one.is_restored)
+    wait_until(lambda: not one.are_limits_back())
+    assert read_process_state(process.pid) != "T"
+    assert end_job(process)[0] == 143
+
+
+def test_stop_while_the_driver_hangs(one: ScriptedBoards) -> None:
+    """The governor stops all the same; its guard puts the settings back."""
+    process = start_restless(one, JOB_WITH_CHILD.format(group="None"), process_group=0)
+    one.update_script(hang=["nvmlDeviceSetPowerManagementLimit"], hanging_pid=process.pid)
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: read_process_state(process.pid) == "T")
+    wait_until(one.is_restored)
+    one.update_script(hang=[])
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not one.are_limits_back())
+    assert end_job(process)[0] == 143
+
+
+def test_governor_of_a_running_process_stops_alone(one: ScriptedBoards) -> None:
+    with subprocess.Popen(["sleep", "300"]) as job:
+        process = start_governing(one, "--pid", str(job.pid))
+        process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: read_process_state(process.pid) == "T")
+        assert one.is_restored()
+        assert read_process_state(job.pid) == "S"
+        process.send_signal(signal.SIGCONT)
+        wait_until(one.has_lease)
+        process.send_signal(signal.SIGABRT)
+        assert process.wait(60) == 0
+        assert job.poll() is None
+        job.kill()
+    assert one.is_restored()
