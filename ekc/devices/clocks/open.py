@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.errors import ActuatorError
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
-    """An actuator of a kind; "auto" is NVML where this process may set limits, else a running zeusd. Nothing
-    is changed. Raises `ActuatorError` with every reason why there is none."""
+    """An actuator of a kind; "auto" is NVML where this process may set limits, else ekc's daemon, else a
+    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none."""
     reasons = []
-    for open_limits in (_open_nvml, _open_zeusd) if kind == "auto" else (_OPENERS[kind],):
+    for open_limits in _OPENERS.values() if kind == "auto" else (_OPENERS[kind],):
         try:
             limits = open_limits(gpu)
             limits.check_permission()
@@ -26,6 +27,15 @@ def _open_nvml(gpu: str) -> LimitSetter:
     return NvmlLimits(gpu)
 
 
+def _open_daemon(gpu: str) -> LimitSetter:
+    where = client.find_socket()
+    if where is None:
+        raise ActuatorError(
+            f"no daemon of ekc at {client.DEFAULT_SOCKET}, and {client.SOCKET_VARIABLE} names none"
+        )
+    return client.DaemonLimits(gpu, where)
+
+
 def _open_zeusd(gpu: str) -> LimitSetter:
     where = zeusd.find_daemon_address()
     if where is None:
@@ -35,7 +45,7 @@ def _open_zeusd(gpu: str) -> LimitSetter:
     return zeusd.ZeusdLimits(gpu, where)
 
 
-_OPENERS = {"nvml": _open_nvml, "zeusd": _open_zeusd}
+_OPENERS = {"nvml": _open_nvml, "daemon": _open_daemon, "zeusd": _open_zeusd}
 
 
 def reopen_actuator(reference: ActuatorReference) -> LimitSetter:
