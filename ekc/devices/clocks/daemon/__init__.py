@@ -5,7 +5,9 @@ to it (`client`, `actuator`), in place of NVML.
 
 - **Who.** The kernel reports the caller's process, user and groups (SO_PEERCRED, SO_PEERGROUPS). A file of
   the administrator says which users and groups may set which GPUs, and how low (`allow_list`). Root is listed
-  like any other user: root in a container is root for the kernel too.
+  like any other user: root in a container is root for the kernel too. Prolog and epilog of a batch system
+  write and delete a file per job, which says which GPUs its user has (`job_files`). Permission is looked up
+  at each request, so a lease ends with its job, and when the administrator changes the list.
 - **A connection is the lease.** The daemon leases the GPUs with a `LeaseKeeper` of its own: the lease files
   are in its folder before anything is set, and a guard process watches the daemon. When the connection
   closes, or no message comes for `SILENCE_TIMEOUT_S`, the settings go back. So nothing is left set where a
@@ -31,7 +33,6 @@ Messages are JSON objects, one a line (`messages`):
 | `{"do": "set", "gpu": UUID, "settings": {"sm_mhz": 1200, ..}}` | when it is done |
 | `{"do": "beat"}` | sign of life |
 | `{"do": "end"}` | when the settings are back |
-| `{"do": "release", "uid": 1000, "gpus": null}` | when leases of a user have ended; for root |
 
 A reply is `{"ok": true, ..}` or `{"refused": reason}`; `{"ended": reason}` comes before the daemon closes.
 """

@@ -3,14 +3,15 @@
     [[allow]]
     users = ["alice", 1002]
     groups = ["gpu-users"]
-    gpus = [0, "GPU-..."]                        # every GPU without this line
+    gpus = [0, "GPU-..."]                        # or "jobs"; every GPU without this line
     lowest = {sm_mhz = 600, power_w = 150}       # what the board offers without it
 
     [[before]]                                   # limits in force, which NVML cannot read
     gpu = 0
     sm_mhz = 1410
 
-The first rule that names the caller and the GPU counts.
+The first rule that names the caller and the GPU counts. "jobs" are the GPUs that the batch system has given
+to the caller's jobs (`job_files`).
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_unknown_uid
+from ekc.devices.clocks.daemon.job_files import GpuIdentity, find_jobs
 from ekc.devices.clocks.limits import Settings
 from ekc.errors import ActuatorError, InvalidInput
 
@@ -40,17 +42,23 @@ class AllowRule:
 
     uids: frozenset[int]
     gids: frozenset[int]
-    gpus: tuple[int | str, ...] | None
-    """NVML numbers and UUIDs; None for every GPU."""
+    gpus: tuple[int | str, ...] | Literal["jobs"] | None
+    """Numbers of nvidia-smi and UUIDs; None for every GPU."""
     lowest: Settings
 
     def names_caller(self, caller: Caller) -> bool:
         """Whether the rule is for this caller, by user or by group."""
         return caller.uid in self.uids or bool(caller.gids & self.gids)
 
-    def names_gpu(self, index: int, uuid: str) -> bool:
-        """Whether the rule is for this GPU."""
-        return self.gpus is None or index in self.gpus or uuid in self.gpus
+    def names_gpu(self, gpu: GpuIdentity, caller: Caller) -> bool:
+        """Whether the rule is for this GPU, for "jobs" now. Raises `InvalidInput` for a bad job file."""
+        if self.gpus == "jobs":
+            return bool(find_jobs(caller.uid, gpu))
+        return self.gpus is None or gpu.index in self.gpus or gpu.uuid in self.gpus
+
+    def describe_gpus(self) -> str:
+        """The GPUs in words."""
+        return "those of its jobs" if self.gpus == "jobs" else ", ".join(map(str, self.gpus or ("all",)))
 
 
 @dataclass(frozen=True)
@@ -70,22 +78,22 @@ class AllowList:
                 "add the user or one of the user's groups"
             )
 
-    def find_lowest(self, caller: Caller, index: int, uuid: str) -> Settings:
-        """The lowest settings that a caller may give a GPU. Raises `ActuatorError` for one whom no rule lets
-        set it."""
+    def find_lowest(self, caller: Caller, gpu: GpuIdentity) -> Settings:
+        """The lowest settings that a caller may give a GPU now. Raises `ActuatorError` for a caller whom no
+        rule lets set it, and `InvalidInput` for a bad job file."""
         self.check_caller(caller)
         rules = [rule for rule in self.rules if rule.names_caller(caller)]
         for rule in rules:
-            if rule.names_gpu(index, uuid):
+            if rule.names_gpu(gpu, caller):
                 return rule.lowest
-        permitted = ", ".join(str(gpu) for rule in rules for gpu in rule.gpus or ())
+        permitted = "; ".join(rule.describe_gpus() for rule in rules)
         raise ActuatorError(
-            f"{describe_user(caller.uid)} may not set GPU {index}: the allow-list {self.file} has {permitted}"
+            f"{describe_user(caller.uid)} may not set GPU {gpu.index}: {self.file} allows {permitted}"
         )
 
-    def find_before(self, index: int, uuid: str) -> Settings:
+    def find_before(self, gpu: GpuIdentity) -> Settings:
         """Clock limits that were in force before the daemon."""
-        return next((limits for gpu, limits in self.before if gpu in (index, uuid)), Settings())
+        return next((limits for name, limits in self.before if name in (gpu.index, gpu.uuid)), Settings())
 
 
 def read_allow_list(file: Path) -> AllowList:
@@ -125,8 +133,13 @@ def _read_rule(table: Mapping[str, Any]) -> AllowRule:
             f"users: {describe_user(read_unknown_uid())} stands for all users that this machine does not "
             "know; name single users"
         )
-    gpus = tuple(_check_gpu(gpu) for gpu in _list_values("gpus", table)) if "gpus" in table else None
-    return AllowRule(uids, gids, gpus, _read_limits("lowest", table.get("lowest", {})))
+    return AllowRule(uids, gids, _read_gpus(table), _read_limits("lowest", table.get("lowest", {})))
+
+
+def _read_gpus(table: Mapping[str, Any]) -> tuple[int | str, ...] | Literal["jobs"] | None:
+    if "gpus" not in table:
+        return None
+    return "jobs" if table["gpus"] == "jobs" else tuple(map(_check_gpu, _list_values("gpus", table)))
 
 
 def _read_before(table: Mapping[str, Any]) -> tuple[int | str, Settings]:

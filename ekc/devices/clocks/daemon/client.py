@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel
+from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel, PeerSilent
 from ekc.devices.clocks.limits import ActuatorReference, Limit, Settings
 from ekc.devices.clocks.nvml_limits import BoardLimits
 from ekc.errors import ActuatorError, EkcError, InvalidInput
@@ -86,6 +86,8 @@ class DaemonConnection:
             with suppress(ConnectionEnded):  # The daemon may have written why it closed.
                 self._channel.send(message)
             reply = self._channel.receive(seconds)
+        except PeerSilent as silence:
+            raise PeerSilent(f"{self._name}: {silence}") from silence
         except (ConnectionEnded, InvalidInput) as end:
             raise ConnectionEnded(f"{self._name}: {end}") from end
         if "ended" in reply:
@@ -157,9 +159,11 @@ class DaemonLease:
         """Put the settings back and end the lease; returns when that is done. Raises `ActuatorError`."""
         with self._lock:
             try:
-                # Without a connection, or where it has ended, the daemon has put them back before.
-                with suppress(ConnectionEnded):
-                    self._request({"do": "end"})
+                self._request({"do": "end"})
+            except PeerSilent as silence:
+                raise ActuatorError(str(silence)) from silence
+            except ConnectionEnded:
+                pass  # The daemon or its guards have put them back.
             finally:
                 self.close()
 
@@ -178,14 +182,3 @@ class DaemonLease:
         except ConnectionEnded:
             self.close()
             raise
-
-
-def release_leases(socket_path: str, uid: int, gpus: Sequence[str]) -> None:
-    """End the leases of a user, on some GPUs or with none on all, as root. Raises `ActuatorError`."""
-    connection = DaemonConnection(socket_path)
-    try:
-        connection.request({"do": "release", "uid": uid, "gpus": list(gpus) or None})
-    except ConnectionEnded as end:
-        raise ActuatorError(str(end)) from end
-    finally:
-        connection.close()

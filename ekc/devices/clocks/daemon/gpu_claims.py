@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from ekc.devices.clocks.daemon.allow_list import AllowList
 from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_process_uid
+from ekc.devices.clocks.daemon.job_files import GpuIdentity
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.devices.nvml.library import call_nvml, list_uuids, load_nvml
+from ekc.devices.nvml.library import call_nvml, find_handle, list_uuids, load_nvml
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
 
@@ -20,6 +21,7 @@ from ekc.errors import ActuatorError, InvalidInput
 class PermittedGpu:
     """A GPU that a caller may set."""
 
+    identity: GpuIdentity
     limits: NvmlLimits
     before: Settings
     """Clock limits in force that NVML cannot read."""
@@ -67,17 +69,21 @@ def find_permitted_gpu(allow_list: AllowList, caller: Caller, uuid: str) -> Perm
     index = next((index for index, found in list_uuids().items() if found == uuid), None)
     if index is None:
         raise ActuatorError(f"{uuid} is no GPU that the daemon sees; see nvidia-smi -L on its machine")
-    lowest = allow_list.find_lowest(caller, index, uuid)
+    library = load_nvml()
+    handle = find_handle(library, uuid)
+    number = call_nvml(f"the device number of GPU {index}", library.nvmlDeviceGetMinorNumber, handle)
+    gpu = GpuIdentity(index, int(number), uuid)
+    lowest = allow_list.find_lowest(caller, gpu)
     if GpuSensors(uuid).explain_sharing():
         raise ActuatorError(f"GPU {index} is split by MIG: its clocks are those of all parts")
     check_no_other_user(uuid, caller)
-    return PermittedGpu(NvmlLimits(uuid), allow_list.find_before(index, uuid), lowest)
+    return PermittedGpu(gpu, NvmlLimits(uuid), allow_list.find_before(gpu), lowest)
 
 
 def check_no_other_user(uuid: str, caller: Caller) -> None:
     """Raises `ActuatorError` where a process of another user computes on a GPU: a low limit would slow it."""
     library = load_nvml()
-    handle = call_nvml(uuid, library.nvmlDeviceGetHandleByUUID, uuid)
+    handle = find_handle(library, uuid)
     for process in call_nvml(f"processes of {uuid}", library.nvmlDeviceGetComputeRunningProcesses, handle):
         uid = read_process_uid(int(process.pid))
         if uid not in (None, caller.uid):

@@ -19,7 +19,11 @@ SEND_TIMEOUT_S = 1.0
 
 
 class ConnectionEnded(EkcError):
-    """The peer has closed the connection, or has sent nothing in time; the text is the reason."""
+    """The peer has closed the connection; the text is the reason."""
+
+
+class PeerSilent(ConnectionEnded):
+    """The peer has sent nothing in time."""
 
 
 class MessageChannel:
@@ -56,12 +60,12 @@ class MessageChannel:
     def _receive_bytes(self, left_s: float, seconds: float) -> None:
         silence = f"no complete message for {seconds:g} s"
         if left_s <= 0:
-            raise ConnectionEnded(silence)
+            raise PeerSilent(silence)
         try:
             self._socket.settimeout(left_s)
             received = self._socket.recv(MAX_REQUEST_BYTES)
         except TimeoutError as problem:
-            raise ConnectionEnded(silence) from problem
+            raise PeerSilent(silence) from problem
         except OSError as problem:
             raise ConnectionEnded(f"the connection broke ({problem.strerror})") from problem
         if not received:

@@ -32,7 +32,7 @@ from ekc.errors import ActuatorError, EkcError, InvalidInput
 
 FOREIGN_CHECK_S = 2.0
 """Seconds between two looks for processes of other users on leased GPUs."""
-REQUESTS = ("check", "lease", "set", "beat", "end", "release")
+REQUESTS = ("check", "lease", "set", "beat", "end")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class DaemonServices:
 
     claims: GpuClaims
     get_allow_list: Callable[[], AllowList]
-    release_leases: Callable[[int, list[str] | None], list[str]]
-    """Ends leases of a user, on all GPUs or some; returns the reasons of failures."""
     log: Callable[[str], None]
 
 
@@ -85,9 +83,14 @@ class ServedConnection:
             reason = f"a bug in ekc: {type(problem).__name__}: {problem}"
             self._services.log(f"{self.caller}: {reason}")
         finally:
-            self._end_lease(self._end_reason or reason)
+            self._finish(self._end_reason or reason)
+
+    def _finish(self, reason: str) -> None:
+        try:
+            self._end_lease(reason)
             with suppress(ConnectionEnded):
-                self._channel.send({"ended": self._end_reason or reason})
+                self._channel.send({"ended": reason})
+        finally:
             self._socket.close()
             self.finished.set()
 
@@ -97,22 +100,16 @@ class ServedConnection:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
-    def holds_any(self, gpus: list[str] | None) -> bool:
-        """Whether there is a lease of one of these GPUs; None for any GPU."""
-        lease = self._lease
-        return lease is not None and (gpus is None or bool(lease.gpus.keys() & set(gpus)))
-
     def _answer_requests(self) -> None:
-        if self.caller.uid != 0:  # Root may always release leases.
-            self._services.get_allow_list().check_caller(self.caller)
+        self._services.get_allow_list().check_caller(self.caller)
         while True:
             request = self._channel.receive(SILENCE_TIMEOUT_S)
             try:
                 reply = self._answer(request)
             except EkcError as refusal:
                 reply = {"refused": str(refusal)}
+            self._check_lease()
             self._channel.send(reply)
-            self._check_other_users()
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply. Raises `InvalidInput` and `ActuatorError` where the request is refused."""
@@ -127,8 +124,6 @@ class ServedConnection:
             self._end_lease("the client is done")
             if self.problems:
                 raise ActuatorError("; ".join(self.problems))
-        elif word == "release":
-            return self._release(request)
         elif word != "beat":
             raise InvalidInput(f"do: {str(word)[:40]!r}; requests are {', '.join(REQUESTS)}")
         return {"ok": True}
@@ -182,25 +177,19 @@ class ServedConnection:
         check_settings(settings, lease.gpus[uuid], offered, self._services.get_allow_list())
         lease.actuators[uuid].apply(settings)
 
-    def _release(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self.caller.uid != 0:
-            raise ActuatorError(f"release: {self.caller} is not root; end the governor instead")
-        uid, gpus = request.get("uid"), request.get("gpus")
-        if isinstance(uid, bool) or not isinstance(uid, int):
-            raise InvalidInput(f"release: uid is {str(uid)[:40]!r}; give a number")
-        problems = self._services.release_leases(uid, None if gpus is None else _read_gpus(request))
-        if problems:
-            raise ActuatorError("; ".join(problems))
-        return {"ok": True}
-
-    def _check_other_users(self) -> None:
-        """Raises `ActuatorError`, which ends the lease, where another user computes on a leased GPU."""
+    def _check_lease(self) -> None:
+        """Raises `ActuatorError`, which ends the lease, where allow-list or job files permit it no more, and
+        where another user computes on one of its GPUs."""
         lease = self._lease
-        if lease is None or time.monotonic() < lease.checked_s + FOREIGN_CHECK_S:
+        if lease is None:
             return
-        lease.checked_s = time.monotonic()
-        for uuid in lease.gpus:
-            check_no_other_user(uuid, self.caller)
+        for uuid, gpu in lease.gpus.items():
+            if self._services.get_allow_list().find_lowest(self.caller, gpu.identity) != gpu.lowest:
+                raise ActuatorError(f"{self._services.get_allow_list().file} has other lowest settings now")
+            if time.monotonic() > lease.checked_s + FOREIGN_CHECK_S:
+                check_no_other_user(uuid, self.caller)
+        if time.monotonic() > lease.checked_s + FOREIGN_CHECK_S:
+            lease.checked_s = time.monotonic()
 
     def _end_lease(self, reason: str) -> None:
         """Put the settings back, then let others lease the GPUs."""

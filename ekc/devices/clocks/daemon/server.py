@@ -18,10 +18,10 @@ from types import FrameType
 from ekc.devices.clocks.daemon.allow_list import AllowList, read_allow_list
 from ekc.devices.clocks.daemon.callers import read_caller
 from ekc.devices.clocks.daemon.gpu_claims import GpuClaims
+from ekc.devices.clocks.daemon.job_files import make_job_folder
 from ekc.devices.clocks.daemon.messages import MAX_REQUEST_BYTES, ConnectionEnded, MessageChannel
 from ekc.devices.clocks.daemon.served_connection import DaemonServices, ServedConnection
 from ekc.devices.clocks.daemon.service_manager import notify, read_watchdog_interval_s, take_passed_socket
-from ekc.devices.clocks.lease_file import find_lease_folder
 from ekc.devices.clocks.restore import restore_all
 from ekc.devices.nvml.library import explain_refusal
 from ekc.errors import EkcError, InvalidInput
@@ -30,8 +30,6 @@ MAX_USER_CONNECTIONS = 16
 MAX_CONNECTIONS = 256
 STOP_TIMEOUT_S = 10.0
 """Seconds for all settings to go back at the end; the guards and the next start go on after that."""
-RELEASE_TIMEOUT_S = 4.0
-"""Seconds for the settings of one user's leases to go back."""
 RESTORE_RETRY_S = 5.0
 RESTORE_TRIES = 12
 IDLE_S = 1.0
@@ -42,7 +40,7 @@ def run_daemon(socket_path: Path, allow_file: Path) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the allow-list again. Returns exit status 1 where settings
     could not be put back. Raises `InvalidInput` for a bad allow-list, socket or lease folder."""
     daemon = GovernorDaemon(allow_file)
-    find_lease_folder()
+    make_job_folder()
     if refusal := explain_refusal():
         log(f"{refusal}; the driver will refuse")
     with _open_listener(socket_path) as listener:
@@ -58,7 +56,7 @@ class GovernorDaemon:
         self._allow_list = read_allow_list(allow_file)
         self._connections: set[ServedConnection] = set()
         self._lock = threading.Lock()
-        self._services = DaemonServices(GpuClaims(), self._get_allow_list, self._release_leases, log)
+        self._services = DaemonServices(GpuClaims(), self._get_allow_list, log)
         self._received_signals: list[int] = []
 
     def serve(self, listener: socket.socket) -> int:
@@ -125,12 +123,6 @@ class GovernorDaemon:
         finally:
             with self._lock:
                 self._connections.discard(connection)
-
-    def _release_leases(self, uid: int, gpus: list[str] | None) -> list[str]:
-        """End the leases of a user, on all GPUs or some; returns why settings are not back."""
-        with self._lock:
-            held = [x for x in self._connections if x.caller.uid == uid and x.holds_any(gpus)]
-        return _end_connections(held, "root released it", RELEASE_TIMEOUT_S)
 
     def _end_all_connections(self) -> int:
         with self._lock:

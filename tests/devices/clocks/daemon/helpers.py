@@ -1,0 +1,193 @@
+"""A daemon as systemd starts it, from the ExecStart line of its unit file, and clients of several users."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MessageChannel
+from ekc.devices.clocks.daemon.service_manager import format_unit
+from tests.scripted.nvml.boards import ScriptedBoards
+
+ALICE, BOB, GPU_GROUP = 64001, 64002, 64009
+"""User ids and a group id that no account of a test machine has."""
+TIMEOUT_S = 30.0
+
+CLIENT_SCRIPT = """
+import sys, time
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.open import choose_actuator
+from ekc.errors import EkcError
+try:
+    with LeaseKeeper([choose_actuator("daemon", gpu) for gpu in sys.argv[2:]], on_message=print) as keeper:
+        for actuator in keeper.actuators:
+            actuator.apply(Settings(sm_mhz=int(sys.argv[1])))
+        print("set", flush=True)
+        sys.stdin.readline()
+except EkcError as problem:
+    print(problem, flush=True)
+"""
+"""Leases GPUs, sets their SM clock, and holds it until its input ends."""
+
+
+class RunningDaemon:
+    """A daemon over scripted boards, until `close`."""
+
+    def __init__(self, boards: ScriptedBoards, allow: str) -> None:
+        self.boards = boards
+        self.socket_path = boards.folder / "governor.sock"
+        self.allow_file = boards.folder / "allow.toml"
+        self.log_file = boards.folder / "daemon.log"
+        self.notify_path = boards.folder / "notify.sock"
+        self.write_allow_list(allow)
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify.bind(str(self.notify_path))
+        self._notify.settimeout(0.5)
+        self.start()
+
+    def write_allow_list(self, text: str) -> None:
+        self.allow_file.write_text(text)
+        self.allow_file.chmod(0o644)
+
+    def start(self, **environment: str) -> None:
+        """Start it by the unit's ExecStart line; returns when it has said that it is ready."""
+        unit = format_unit("service", self.socket_path, self.allow_file)
+        (command,) = (x.removeprefix("ExecStart=") for x in unit.splitlines() if x.startswith("ExecStart="))
+        names = {"NOTIFY_SOCKET": str(self.notify_path), "WATCHDOG_USEC": "1000000"} | environment
+        with open(self.log_file, "ab") as log:
+            self.process = subprocess.Popen(
+                shlex.split(command),
+                env=self.boards.environment | names,
+                cwd=self.boards.folder,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.wait_for_state("READY=1")
+
+    def wait_for_state(self, state: str) -> None:
+        """Wait until the daemon tells its service manager this."""
+        end_s, heard = time.monotonic() + TIMEOUT_S, ""
+        while state not in heard.splitlines():
+            assert self.process.poll() is None or state == "STOPPING=1", self.read_log()
+            assert time.monotonic() < end_s, self.read_log()
+            with suppress(TimeoutError):
+                heard = self._notify.recv(4096).decode()
+
+    def find_guards(self) -> list[int]:
+        """Process ids of its guards."""
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for file in children for pid in file.read_text().split()]
+
+    def kill(self, with_guards: bool = False) -> None:
+        """Kill it with -9."""
+        for pid in (self.find_guards() if with_guards else []) + [self.process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """End it with SIGTERM; returns its exit status."""
+        self.process.terminate()
+        return self.process.wait(TIMEOUT_S)
+
+    def read_log(self) -> str:
+        return self.log_file.read_text()
+
+    def wait_for_log(self, words: str) -> None:
+        assert self.boards.wait_for(lambda _: words in self.read_log(), TIMEOUT_S) < TIMEOUT_S, self.read_log()
+
+    def connect(self) -> socket.socket:
+        """A connection of this process."""
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(TIMEOUT_S)
+        client.connect(str(self.socket_path))
+        return client
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The reply to one request on a connection of its own."""
+        with self.connect() as client:
+            channel = MessageChannel(client, MAX_REPLY_BYTES)
+            channel.send(request)
+            return channel.receive(TIMEOUT_S)
+
+    def start_client(self, *words: str, uid: int | None = None, groups: Sequence[int] = ()) -> Client:
+        """A client that sets the SM clock to `words[0]` MHz on the GPUs `words[1:]`; as another user with
+        `uid`."""
+        return Client(self, ["-c", CLIENT_SCRIPT, *words], uid, groups)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._notify.close()
+
+
+class Client:
+    """A client process."""
+
+    def __init__(
+        self, daemon: RunningDaemon, words: Sequence[str], uid: int | None, groups: Sequence[int]
+    ) -> None:
+        boards = daemon.boards
+        boards.extra["EKC_GOVERNOR_SOCKET"] = str(daemon.socket_path)
+        identity = {} if uid is None else {"user": uid, "group": uid, "extra_groups": list(groups)}
+        self.process = boards.start_python(
+            *words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **identity
+        )
+
+    def read_line(self) -> str:
+        assert self.process.stdout is not None
+        return str(self.process.stdout.readline()).rstrip("\n")
+
+    def end(self) -> str:
+        """End it normally; returns its remaining output."""
+        return str(self.process.communicate("\n", timeout=TIMEOUT_S)[0])
+
+    def send_signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@cache
+def explain_missing_users() -> str:
+    """Why this process cannot start others as other users; empty where it can."""
+    if os.geteuid() != 0:
+        return "processes of other users need root"
+    try:
+        done = subprocess.run([sys.executable, "-c", "import ekc"], user=ALICE, capture_output=True, cwd="/")
+    except OSError as problem:
+        return f"other users may not start {sys.executable} ({problem.strerror})"
+    return "" if done.returncode == 0 else f"other users may not import ekc from {os.getcwd()}"
+
+
+def skip_without_users() -> None:
+    if reason := explain_missing_users():
+        pytest.skip(reason)
+
+
+def read_json_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def measure_seconds(boards: ScriptedBoards, condition: Any, seconds: float = TIMEOUT_S) -> float:
+    """Seconds until a condition is true."""
+    start_s = time.monotonic()
+    assert boards.wait_for(condition, seconds) < seconds
+    return time.monotonic() - start_s
