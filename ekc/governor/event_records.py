@@ -8,21 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
+from ekc.devices.clocks.limits import LIMIT_NAMES, Limit
+from ekc.devices.clocks.limits import format_settings as format_settings
 from ekc.governor.job_reading import JobReading
 from ekc.governor.protocols import Settings
 from ekc.tables import count_nouns
-
-
-def format_settings(settings: Settings) -> str:
-    """Settings for people, e.g. "SM up to 1410 MHz, cap 250 W"."""
-    parts = []
-    if settings.sm_mhz is not None:
-        parts.append(f"SM up to {settings.sm_mhz} MHz")
-    if settings.memory_mhz is not None:
-        parts.append(f"memory {settings.memory_mhz} MHz")
-    if settings.power_w is not None:
-        parts.append(f"cap {settings.power_w:g} W")
-    return ", ".join(parts) or "limits as before"
 
 
 @dataclass(frozen=True)
@@ -197,6 +187,19 @@ class Shifted(Event):
         """Level and size of the change."""
         size = f", {self.size:.0%}" if math.isfinite(self.size) else ""
         return f"the job changed ({self.level}{size})"
+
+
+@dataclass(frozen=True)
+class LimitsTaken(Event):
+    """Others have set limits of the GPU, which are not set any more; the job is measured anew."""
+
+    limits: tuple[Limit, ...]
+    """All limits that others have set since the governor began."""
+
+    def format_line(self) -> str:
+        """What becomes of the readings."""
+        names = ", ".join(LIMIT_NAMES[x] for x in self.limits)
+        return f"others have set {names}: readings until now are discarded, the job is measured anew"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from ekc.governor.event_records import Applied, EventCallback
 from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
-from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
 SETTLE_S = 2.0
@@ -33,13 +33,15 @@ class JobMeter:
         self.on_event = on_event
         self.seconds_by_settings: dict[Settings, float] = {}
         """Seconds under each setting; callers replace the dict to start a new account."""
+        self._taken_limits = actuator.taken_limits()
 
     def is_running(self) -> bool:
         """True: a job that ends is reported by `JobEnded`."""
         return True
 
     def record(self, seconds: float) -> SensorSamples:
-        """Record sensor samples for some seconds. Raises `JobEnded` where the job ends."""
+        """Record sensor samples for some seconds. Raises `JobEnded` where the job ends, and `LimitTaken` where
+        others have set a limit since the last recording: these samples are of no setting of ours."""
         begin = self.probe.now()
         samples = self.probe.record(seconds)
         settings = self.actuator.settings()
@@ -48,6 +50,9 @@ class JobMeter:
         )
         if not self.probe.is_running():
             raise JobEnded
+        if (taken := self.actuator.taken_limits()) != self._taken_limits:
+            self._taken_limits = taken
+            raise LimitTaken("others have set limits of the GPU")
         return samples
 
     def set_limits(self, settings: Settings, why: str) -> None:

@@ -26,6 +26,7 @@ from ekc.governor.event_records import (
     Ended,
     EventCallback,
     Idled,
+    LimitsTaken,
     Resumed,
     Shifted,
     Skipped,
@@ -36,7 +37,7 @@ from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
-from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
 
@@ -119,9 +120,22 @@ class _ControlLoop:
         level = "large"
         current: Phase | None = None
         while True:
-            self._wait_for_work()
-            current = self._learn_phase(level, current)
-            level = self._watch_phase(current)
+            try:
+                self._wait_for_work()
+                current = self._learn_phase(level, current)
+                level = self._watch_phase(current)
+            except LimitTaken:
+                self._begin_anew()
+                level, current = "large", None
+
+    def _begin_anew(self) -> None:
+        """Others have set a limit: what was measured before is not comparable, and fewer limits can be set."""
+        self._gears = self._actuator.gears()
+        self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
+        self._late_seconds = {}
+        for phase in self._phases:
+            phase.is_refuted = True
+        self._on_event(LimitsTaken(self._probe.now(), tuple(sorted(self._actuator.taken_limits()))))
 
     def _wait_for_work(self) -> None:
         """Wait while no kernel runs."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.clocks.limits import Gears, Settings
+from ekc.devices.clocks.limits import Gears, Limit, LimitTaken, Settings
 from ekc.errors import ActuatorError
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples
 
 
-__all__ = ["Actuator", "Gears", "Probe", "Settings"]
+__all__ = ["Actuator", "Gears", "Limit", "LimitTaken", "Probe", "Settings"]
 
 
 class Actuator(Protocol):
@@ -32,7 +32,11 @@ class Actuator(Protocol):
         """Limits in force now."""
 
     def apply(self, settings: Settings) -> None:
-        """Set all limits; None restores the previous value of a limit."""
+        """Set all limits; None restores the previous value of a limit. Raises `LimitTaken` for one that others
+        have set."""
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """Limits that others have set meanwhile; they are theirs, and not in `gears` any more."""
 
 
 class Probe(Protocol):
@@ -81,6 +85,10 @@ class NullActuator:
     def settings(self) -> Settings:
         """No limit is set."""
         return Settings()
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """None is watched."""
+        return frozenset()
 
     def apply(self, settings: Settings) -> None:
         """Raises `ActuatorError` for any limit."""

@@ -15,159 +15,18 @@ import select
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
-from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
 from ekc.devices.clocks.daemon.client import DaemonLimits
-from ekc.devices.clocks.lease_file import GUARD_READY, GovernorLock, Lease
-from ekc.devices.clocks.limits import LIMITS, Gears, Limit, LimitSetter, Settings
-from ekc.devices.clocks.restore import RestoreResult, end_lease, end_stale_lease, restore_all
-from ekc.errors import ActuatorError, EkcError
+from ekc.devices.clocks.lease_file import GUARD_READY
+from ekc.devices.clocks.lease_registry import register_lease_folder
+from ekc.devices.clocks.leased_actuator import LeasedActuator
+from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
+from ekc.devices.clocks.limits import LimitSetter, Settings
+from ekc.devices.clocks.restore import restore_all
+from ekc.errors import ActuatorError, EkcError, RecordError
 from ekc.forks import detach_in_children, hold_forks
-
-
-class LeasedActuator:
-    """An `Actuator` of one GPU under a lease.
-
-    The settings before the lease are bounds: None means "as before", not "the default of the driver", and no
-    limit is ever looser than before. The argument `before` has the limits that NVML cannot read: clock limits
-    already in force.
-    """
-
-    simulated = False
-
-    def __init__(
-        self, limit_setter: LimitSetter, previous_settings: Settings, renew_lease: Callable[[], None]
-    ) -> None:
-        self._limit_setter = limit_setter
-        self._renew_lease = renew_lease
-        self._lock = threading.Lock()
-        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
-        self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
-        try:
-            self.restored: RestoreResult | None = end_stale_lease(limit_setter.reference.gpu)
-            """Result of restoring the settings that an earlier governor left behind."""
-            self.lease = _make_lease(limit_setter, previous_settings)
-            self._settings_in_force = self.lease.previous
-            self._requested_settings = Settings()
-            self._uncertain_limits: set[Limit] = set()
-            lease_file.write_lease(self.lease)
-        except BaseException:
-            self._governor_lock.close()
-            raise
-
-    @property
-    def label(self) -> str:
-        """Label of the actuator."""
-        return self._limit_setter.label
-
-    def gears(self) -> Gears:
-        """Values that can be set, up to the limits before the lease."""
-        gears: dict[str, Any] = {limit: self._list_allowed_values(limit) for limit in LIMITS}
-        return Gears(**gears)
-
-    def settings(self) -> Settings:
-        """Settings requested last; None for a limit that is as before."""
-        return self._requested_settings
-
-    def apply(self, settings: Settings) -> None:
-        """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased."""
-        bounded = self._bound_settings(settings)
-        if not self.is_active():
-            self._renew_lease()
-        with self._lock:
-            self._requested_settings = settings
-            self._set_limits(bounded)
-
-    def reapply(self) -> None:
-        """Set the limits requested last once more; a request by another thread meanwhile wins."""
-        with self._lock:
-            self._set_limits(self._bound_settings(self._requested_settings))
-
-    def _bound_settings(self, settings: Settings) -> Settings:
-        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
-        return Settings(**values)
-
-    def _set_limits(self, settings: Settings) -> None:
-        current = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
-        changed = [x for x in LIMITS if x not in current or getattr(settings, x) != current[x]]
-        if not changed:
-            return
-        with lease_file.lock_lease(self.lease.reference.gpu):
-            self._mark_touched(changed)
-            for limit in changed:
-                # A call that fails (a late reply, say) may have had its effect.
-                self._uncertain_limits.add(limit)
-                value = getattr(settings, limit)
-                self._limit_setter.set_limit(limit, value)
-                self._settings_in_force = replace(self._settings_in_force, **{limit: value})
-                self._uncertain_limits.discard(limit)
-
-    def is_active(self) -> bool:
-        """Whether the lease is still ours; a guard ends the lease of a governor that was stopped or hung."""
-        now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
-        return now is not None and now.id == self.lease.id
-
-    def close_queries(self) -> None:
-        """Close the connections of processes that asked who governs this GPU."""
-        self._governor_lock.close_queries()
-
-    def retake(self) -> None:
-        """Take the lease again after the guard has restored all limits: this process may have been stopped
-        while it set something. Limits touched before are set again, whatever their value seems to be."""
-        with self._lock:
-            self.lease = replace(self.lease, id=uuid.uuid4().hex)
-            lease_file.write_lease(self.lease)
-            self._uncertain_limits = set(self.lease.touched)
-
-    def end(self) -> None:
-        """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""
-        try:
-            end_lease(self.lease, self._limit_setter)
-        finally:
-            self._governor_lock.close()
-
-    def detach(self) -> None:
-        """In a forked child: the lease belongs to the parent and ends with it."""
-        self._governor_lock.close()
-
-    def _mark_touched(self, limits: list[Limit]) -> None:
-        """Record limits as touched in the lease file, before they are set."""
-        touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
-        if touched != self.lease.touched:
-            fresh = replace(self.lease, touched=touched)
-            lease_file.write_lease(fresh)
-            self.lease = fresh
-
-    def _list_allowed_values(self, limit: Limit) -> tuple[int | float, ...]:
-        bound = getattr(self.lease.previous, limit)
-        gears: tuple[int | float, ...] = getattr(self._limit_setter.gears(), limit)
-        return gears if bound is None else tuple(gear for gear in gears if gear <= bound)
-
-    def _bound_value(self, limit: Limit, value: float | None) -> float | None:
-        bound: float | None = getattr(self.lease.previous, limit)
-        if value is None or bound is None:
-            return _find_first_value(value, bound)
-        return min(value, bound)
-
-
-def _make_lease(limit_setter: LimitSetter, previous_settings: Settings) -> Lease:
-    """A new lease; given settings count where the driver cannot read them."""
-    read = limit_setter.settings()
-    values: dict[str, Any] = {
-        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
-    }
-    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
-    return Lease(fresh, limit_setter.reference, label, Settings(**values), (), os.getpid(), boot)
-
-
-def _find_first_value(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
-
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Seconds between two heartbeats; the guard waits for several times as long."""
@@ -198,15 +57,17 @@ class LeaseKeeper:
         self.actuators: list[LeasedActuator | DaemonActuator] = []
         self._guard_process: subprocess.Popen[bytes] | None = None
         """None where a daemon keeps all leases, with guards of its own."""
-        previous = previous_settings or Settings()
+        before = previous_settings or Settings()
         try:
             # A child that is forked in between would hold locks and a pipe unknowingly.
             with hold_forks():
                 remote = [x for x in limit_setters if isinstance(x, DaemonLimits)]
-                self.actuators += lease_from_daemon(remote, previous, self._renew_leases, self._report)
-                for settable in limit_setters:
-                    if settable not in remote:
-                        self.actuators.append(LeasedActuator(settable, previous, self._renew_leases))
+                self.actuators += lease_from_daemon(remote, before, self._renew_leases, self._report)
+                local = [x for x in limit_setters if x not in remote]
+                if local:
+                    self._register_folder()
+                for settable in local:
+                    self.actuators.append(LeasedActuator(settable, before, self._renew_leases, self._report))
                 self._guard_process = self._start_guard()
                 detach_in_children(self)
         except BaseException:
@@ -214,6 +75,8 @@ class LeaseKeeper:
             raise
         self._heartbeat_thread = threading.Thread(target=self._run_heartbeat, name="ekc-lease", daemon=True)
         self._heartbeat_thread.start()
+        # Not in the heartbeat: a driver that hangs in a reading must not look like a governor that hangs.
+        threading.Thread(target=self._run_watch, name="ekc-limit-watch", daemon=True).start()
 
     @property
     def guard_pid(self) -> int:
@@ -250,6 +113,20 @@ class LeaseKeeper:
         """Pass a line to `on_message`. The lease goes on where it raises (`warnings.warn` as an error)."""
         with contextlib.suppress(Exception):
             self._on_message(line)
+
+    def _register_folder(self) -> None:
+        """Register the folder of the leases; where that fails, only this user can find them."""
+        try:
+            register_lease_folder()
+        except RecordError as problem:
+            self._report(str(problem))
+
+    def _run_watch(self) -> None:
+        """Look for limits that others set."""
+        while not self._closed.wait(WATCH_INTERVAL_S):
+            for actuator in self.actuators:
+                with contextlib.suppress(EkcError):  # The next reading, or the loop, will tell.
+                    actuator.watch()
 
     def _end_leases(self) -> list[str]:
         problems = []
@@ -313,6 +190,7 @@ class LeaseKeeper:
             self._signal_guard()
             for actuator in self.actuators:
                 actuator.close_queries()
+                actuator.touch()
             self._reapply_settings()
 
     def _signal_guard(self) -> None:

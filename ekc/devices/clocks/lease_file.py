@@ -11,12 +11,13 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from ekc.errors import ActuatorError, InvalidInput, RecordError
 LEASE_VERSION = 1
 GUARD_READY = b"ready\n"
 """Line that a guard prints when it watches."""
+MAX_LIMIT = 1_000_000
+"""Clocks in MHz and caps in watts of a lease are below this."""
+_GPU_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""UUID of a GPU, which is also the name of its lease file."""
 LOCK_TIMEOUT_S = 0.5
 """Seconds to wait for a lease file's lock. A process that holds it longer was stopped; restoring goes on."""
 
@@ -44,6 +49,10 @@ class Lease:
     """Process id of the governor."""
     boot: str = ""
     """Boot id of the machine when the lease began; a reboot resets all limits of GPUs."""
+    in_force: Settings = field(default_factory=Settings)
+    """Limits that the governor requested last, None for those that are as before."""
+    possible_caps_w: tuple[float, ...] | None = None
+    """Power caps in watts that may be in force because of this lease; None where that is not known."""
 
     @property
     def predates_boot(self) -> bool:
@@ -60,12 +69,13 @@ def read_boot_id() -> str:
 
 
 def find_lease_folder() -> Path:
-    """Folder of lease files: EKC_RUN_DIR, /run/ekc for root, or a folder of this user under /tmp. Raises
+    """Folder of this user's lease files: EKC_RUN_DIR, /run/ekc for root, or a folder under /tmp. Raises
     `InvalidInput` for one that cannot be trusted."""
     chosen = os.environ.get("EKC_RUN_DIR")
-    mine = Path(chosen) if chosen else Path("/run/ekc" if os.geteuid() == 0 else f"/tmp/ekc-{os.geteuid()}")
+    mine = Path(chosen) if chosen else make_default_folder(os.geteuid())
     try:
-        mine.mkdir(mode=0o755 if chosen or os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        # Others may read what is leased: they are told of it, and cannot restore it.
+        mine.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = mine.lstat()
     except OSError as problem:
         raise InvalidInput(
@@ -78,30 +88,67 @@ def find_lease_folder() -> Path:
     return mine
 
 
+def make_default_folder(uid: int) -> Path:
+    """Folder of the leases of a user who has not set EKC_RUN_DIR."""
+    return Path("/tmp") / f"ekc-{uid}" if uid else Path("/run/ekc")
+
+
 def make_lease_path(gpu: str) -> Path:
     """Path of the lease file of a GPU, whether it exists or not."""
     return find_lease_folder() / f"{gpu}.json"
 
 
 def read_lease(file: Path) -> Lease | None:
-    """The lease in a file; None where there is no file. Raises `RecordError` for a file that is no lease."""
+    """The lease in a file of this user; None where there is no file. Raises `RecordError` for a file that is
+    no lease."""
     try:
-        found = json.loads(file.read_text())
-        if found.pop("version") != LEASE_VERSION:
-            raise RecordError(f"{file}: another version of ekc wrote this lease; restore with that one")
-        return Lease(
+        return parse_lease(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise RecordError(f"{file} is no lease ({problem}); delete it and reset the GPU by hand") from problem
+
+
+def parse_lease(text: bytes) -> Lease:
+    """The lease in the text of a file. Raises `ValueError` for any other text, whoever wrote it."""
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
+        if found["version"] != LEASE_VERSION:
+            raise ValueError("another version of ekc wrote it: restore with that one")
+        caps = found.get("possible_caps_w")
+        lease = Lease(
             id=str(found["id"]),
             reference=ActuatorReference(**found["reference"]),
             label=str(found["label"]),
-            previous=Settings(**found["previous"]),
+            previous=_parse_settings(found["previous"]),
             touched=tuple(limit for limit in LIMITS if limit in found["touched"]),
             governor=int(found["governor"]),
             boot=str(found.get("boot", "")),
+            in_force=_parse_settings(found.get("in_force", {})),
+            possible_caps_w=None if caps is None else tuple(float(cap) for cap in caps),
         )
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise RecordError(f"{file} is no lease ({problem}); delete it and reset the GPU by hand") from problem
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
+        raise ValueError(f"{type(problem).__name__}: {problem}") from problem
+    reference = lease.reference
+    if not all(isinstance(x, str) for x in (reference.kind, reference.gpu, reference.address)):
+        raise ValueError("its reference is not text")
+    if not _GPU_NAME.fullmatch(reference.gpu):
+        raise ValueError("it names no GPU")
+    return lease
+
+
+def _parse_settings(found: dict[str, Any]) -> Settings:
+    values = {limit: found.get(limit) for limit in LIMITS}
+    for limit, value in values.items():
+        kinds = (int, float) if limit == "power_w" else (int,)
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < MAX_LIMIT):
+            raise ValueError(f"{limit} is no limit")
+    return Settings(**values)
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no limit")
 
 
 def write_lease(lease: Lease) -> None:
@@ -111,9 +158,16 @@ def write_lease(lease: Lease) -> None:
     content: dict[str, Any] = {"version": LEASE_VERSION} | asdict(lease)
     try:
         fresh.write_text(json.dumps(content))
+        fresh.chmod(0o644)
         fresh.replace(file)
     except OSError as problem:
         raise RecordError(f"cannot write the lease {file} ({problem.strerror}); nothing was set") from problem
+
+
+def touch_lease(gpu: str) -> None:
+    """Note in the lease file that its governor runs, as its time of change; nothing where it has ended."""
+    with contextlib.suppress(OSError):
+        os.utime(make_lease_path(gpu))
 
 
 def erase_lease(gpu: str) -> None:
@@ -173,18 +227,34 @@ class GovernorLock:
         self._socket.close()
 
 
-def find_governor_pid(gpu: str) -> int | None:
-    """Process id of the governor of a GPU; None where there is none."""
+@dataclass(frozen=True)
+class GovernorProcess:
+    """The process that holds the lock of a GPU."""
+
+    pid: int
+    """0 where it is not known."""
+    uid: int
+
+
+def find_governor(gpu: str) -> GovernorProcess | None:
+    """The governor of a GPU; None where there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
         try:
             client.connect(_make_socket_name(gpu))
         except BlockingIOError:
-            return 0  # The queue is full: there is a governor.
+            return GovernorProcess(0, 0)  # The queue is full: there is a governor.
         except OSError:
             return None
         credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", credentials)[0])
+        pid, uid, _ = struct.unpack("3i", credentials)
+        return GovernorProcess(pid, uid)
+
+
+def find_governor_pid(gpu: str) -> int | None:
+    """Process id of the governor of a GPU; None where there is none."""
+    governor = find_governor(gpu)
+    return None if governor is None else governor.pid
 
 
 def _make_socket_name(gpu: str) -> str:

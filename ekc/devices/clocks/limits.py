@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from ekc.errors import ActuatorError
+
 Limit = Literal["sm_mhz", "memory_mhz", "power_w"]
 LIMITS: Final[tuple[Limit, ...]] = ("sm_mhz", "memory_mhz", "power_w")
 """The fields of `Settings`, in the order in which they are set."""
+LIMIT_NAMES: Final[dict[Limit, str]] = {
+    "sm_mhz": "the SM clock",
+    "memory_mhz": "the memory clock",
+    "power_w": "the power cap",
+}
+"""Names of the limits for people."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,34 @@ class Settings:
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     power_w: float | None = None
+
+
+def format_settings(settings: Settings) -> str:
+    """Settings for people, e.g. "SM up to 1410 MHz, cap 250 W"."""
+    parts = []
+    if settings.sm_mhz is not None:
+        parts.append(f"SM up to {settings.sm_mhz} MHz")
+    if settings.memory_mhz is not None:
+        parts.append(f"memory {settings.memory_mhz} MHz")
+    if settings.power_w is not None:
+        parts.append(f"cap {settings.power_w:g} W")
+    return ", ".join(parts) or "limits as before"
+
+
+@dataclass(frozen=True)
+class BoardReading:
+    """What a board shows of its limits at one moment; None where it shows nothing."""
+
+    power_w: float | None
+    """Power cap in force."""
+    default_power_w: float | None
+    sm_mhz: float | None
+    """Present clock."""
+    memory_mhz: float | None
+    is_busy: bool
+    """Whether kernels run most of the time."""
+    is_throttled: bool
+    """Whether the driver gives a reason for a low clock other than a clock limit, or gives no reasons."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +76,10 @@ class ActuatorReference:
     """Address of a daemon: the path of its socket, or host:port."""
 
 
+class LimitTaken(ActuatorError):
+    """Others have set a limit while it was governed: it is theirs from then on, and is not set any more."""
+
+
 class LimitSetter(Protocol):
     """Sets the limits of one GPU. Only a lease (`ekc.devices.clocks.lease`) may call `set_limit`."""
 
@@ -56,6 +96,9 @@ class LimitSetter(Protocol):
 
     def settings(self) -> Settings:
         """Limits in force, as far as they can be read; clock limits cannot, and are None."""
+
+    def read_board(self) -> BoardReading:
+        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
 
     def check_permission(self) -> None:
         """Set a limit to its present value. Raises `ActuatorError` where this process may not."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, Settings
-from ekc.devices.nvml.library import call_nvml, describe_error, load_nvml
+from ekc.devices.clocks.limits import ActuatorReference, BoardReading, Gears, Limit, Settings
+from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, describe_error, load_nvml
 from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
 
 _VOLTA, _AMPERE = 5, 7
 """NVML_DEVICE_ARCH values of the first architectures whose SM clock and memory clock can be limited."""
 _UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
+_UNTHROTTLED_REASONS = 0x1 | 0x2 | 0x100
+"""Bits of the reasons for a low clock that do not slow down work: idleness, and clocks that a user set."""
+BUSY_PERCENT = 80
+"""SM use in percent from which a board raises its clock as far as its limits allow."""
 
 
 def normalize_pci_address(text: str) -> str:
@@ -62,6 +66,36 @@ class NvmlLimitReader:
         found = self._call("PCI address", "nvmlDeviceGetPciInfo").busId
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
+    def read_board(self) -> BoardReading:
+        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+        cap_mw = self._read_or_none("nvmlDeviceGetPowerManagementLimit")
+        default_mw = self._read_or_none("nvmlDeviceGetPowerManagementDefaultLimit")
+        clocks = [
+            self._read_or_none("nvmlDeviceGetClockInfo", kind)
+            for kind in (self.library.NVML_CLOCK_SM, self.library.NVML_CLOCK_MEM)
+        ]
+        use = self._read_or_none("nvmlDeviceGetUtilizationRates")
+        reasons = next((x for f in THROTTLE_FUNCTIONS if (x := self._read_or_none(f)) is not None), None)
+        return BoardReading(
+            power_w=None if cap_mw is None else cap_mw / 1000,
+            default_power_w=None if default_mw is None else default_mw / 1000,
+            sm_mhz=clocks[0],
+            memory_mhz=clocks[1],
+            is_busy=use is not None and use.gpu >= BUSY_PERCENT,
+            is_throttled=reasons is None or bool(reasons & ~_UNTHROTTLED_REASONS),
+        )
+
+    def _read_or_none(self, function: str, *arguments: Any) -> Any:
+        """Result of a reading, None where this card or driver has none. Raises where the GPU is lost."""
+        call = getattr(self.library, function, None)
+        try:
+            with hold_forks():
+                return None if call is None else call(self.handle, *arguments)
+        except self.library.NVMLError as problem:
+            if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
+                raise ActuatorError(f"{self.name}, {function}: {describe_error(problem)}") from problem
+            return None
+
     def _read_power_caps(self) -> tuple[float, ...]:
         """Power caps up to the default, or to a higher cap in force: no card gets more than it had."""
         constraints = self._call_if_supported("nvmlDeviceGetPowerManagementLimitConstraints")
@@ -102,6 +136,10 @@ class BoardLimits:
     def settings(self) -> Settings:
         """The power cap; clock limits cannot be read."""
         return self._board.settings()
+
+    def read_board(self) -> BoardReading:
+        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+        return self._board.read_board()
 
     def _convert_to_milliwatts(self, power_w: float | None) -> int:
         """A power cap, or the default one for None."""

@@ -15,6 +15,9 @@ from ekc.forks import hold_forks
 DRIVER_FILES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu")))
 """Files that a loaded driver creates; the last one on Jetson."""
 
+THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Drivers up to CUDA 12.1 have only the second function, later ones both; the bits are the same."""
+
 
 @dataclass(frozen=True)
 class GpuAbsence:

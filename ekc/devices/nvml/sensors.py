@@ -23,7 +23,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import POWER_CAP, UNREPORTED
 from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.metering.sampling import POLL_INTERVAL_S, STALL_S
-from ekc.devices.nvml.library import call_nvml, find_handle, load_nvml
+from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, find_handle, load_nvml
 from ekc.errors import ActuatorError, DeviceError
 from ekc.forks import hold_forks
 
@@ -43,8 +43,6 @@ _THROTTLE_REASONS = {
     0x400: "reliability limit",
 }
 """Bits of the reasons that throttle the clock; idleness and limits set by a user are none."""
-_THROTTLE_FUNCTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""Drivers up to CUDA 12.1 have only the second function, later ones both; the bits are the same."""
 
 
 class GpuSensors:
@@ -105,7 +103,7 @@ class GpuSensors:
 
     def throttle(self) -> tuple[str, ...]:
         """Reasons why the clock is lower than it could be, or `UNREPORTED` where the driver gives none."""
-        for function in _THROTTLE_FUNCTIONS:
+        for function in THROTTLE_FUNCTIONS:
             bits = self.query(function)
             if bits is not None:
                 return tuple(name for bit, name in _THROTTLE_REASONS.items() if bits & bit)

@@ -164,8 +164,8 @@ class _OpenedSession:
             return False
         self.keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
         for actuator in self.keeper.actuators:
-            if actuator.restored is not None:
-                listener.on_note(f"an earlier governor was killed; {actuator.restored}")
+            for result in actuator.restored:
+                listener.on_note(f"an earlier governor was killed; {result}")
         return True
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from ekc.errors import EkcError
-from ekc.governor.protocols import Actuator, Gears, Probe, Settings
+from ekc.governor.protocols import Actuator, Gears, Limit, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values
 
 T = TypeVar("T")
@@ -40,6 +40,10 @@ class GroupActuator:
     def settings(self) -> Settings:
         """Settings of the first GPU; `apply` keeps all alike."""
         return self._members[0].settings()
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """Limits that others have set on any GPU."""
+        return frozenset[Limit]().union(*(x.taken_limits() for x in self._members))
 
     def apply(self, settings: Settings) -> None:
         """Set one GPU after the other, also after one that fails. Raises the first `EkcError` at the end."""

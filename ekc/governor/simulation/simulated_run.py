@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.simulated.residual import make_generator
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import Gears, Limit, Settings
 from ekc.governor.samples import SensorSamples, Values
 from ekc.governor.simulation.card import TrueSignals, sample_sensors
 from ekc.governor.simulation.simulated_job import (
@@ -61,6 +61,10 @@ class SimulatedRun:
     def settings(self) -> Settings:
         """Settings that were applied last."""
         return self._settings
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """None: nobody else sets a simulated card."""
+        return frozenset()
 
     def apply(self, settings: Settings) -> None:
         """Apply limits; they take effect a little later."""

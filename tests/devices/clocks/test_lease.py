@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from ekc.devices.clocks import lease as leases
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import LeasedActuator, restore_all
-from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Gears, Limit, Settings
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, BoardReading, Gears, Limit, Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
@@ -256,6 +256,9 @@ class InMemoryLimits:
     def settings(self) -> Settings:
         return Settings(power_w=self.limits.power_w)
 
+    def read_board(self) -> BoardReading:
+        return BoardReading(None, None, None, None, False, True)
+
     def check_permission(self) -> None: ...
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
@@ -279,6 +282,7 @@ def _lease_moves() -> SearchStrategy[list[tuple[str, Settings]]]:
 def _lease_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EKC_RUN_DIR", str(tmp_path_factory.mktemp("leases")))
+        patch.setenv("EKC_REGISTRY_DIR", str(tmp_path_factory.mktemp("registry")))
         yield
 
 

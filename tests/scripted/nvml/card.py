@@ -65,6 +65,7 @@ class Card:
     cap_mw: int | None = 400_000
     reasons: int = 0
     clock_mhz: int = 1410
+    memory_mhz: int = 5001
 
 
 def any_card(random: np.random.Generator) -> Card:

@@ -20,7 +20,7 @@ def boards(tmp_path: Path) -> ScriptedBoards:
 @pytest.fixture
 def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoards:
     """The same boards, seen by this process as well."""
-    for name in ("EKC_SCRIPTED_GPU", "EKC_RUN_DIR", "PYTHONPATH"):
+    for name in ("EKC_SCRIPTED_GPU", "EKC_RUN_DIR", "EKC_REGISTRY_DIR", "PYTHONPATH"):
         monkeypatch.setenv(name, boards.environment[name])
     for name in ("ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

@@ -124,6 +124,8 @@ class ScriptedNvml:
         return 51
 
     def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        if kind == self.real.NVML_CLOCK_MEM:
+            return int(self.gpus[handle].card.memory_mhz)
         assert kind == self.real.NVML_CLOCK_SM
         return int(self.gpus[handle].card.clock_mhz)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ekc.devices.clocks.daemon.client import DaemonLease, DaemonLimits
 from ekc.devices.clocks.lease_file import Lease, read_boot_id
-from ekc.devices.clocks.limits import LIMITS, Gears, Limit, Settings
+from ekc.devices.clocks.limits import LIMIT_NAMES, LIMITS, Gears, Limit, LimitTaken, Settings
+from ekc.devices.clocks.restore import RestoreResult
 from ekc.errors import ActuatorError
 
 RENEW_TIMEOUT_S = 10.0
@@ -24,7 +25,7 @@ class DaemonActuator:
     at most what was set before, and at least what the daemon's allow-list permits."""
 
     simulated = False
-    restored = None
+    restored: Sequence[RestoreResult] = ()
     """The daemon restores what an earlier governor left, and logs it."""
 
     def __init__(
@@ -49,16 +50,27 @@ class DaemonActuator:
         return self._daemon_lease.before[self._gpu]
 
     def gears(self) -> Gears:
-        """Values that can be set, from the lowest permitted ones up to the limits before the lease."""
-        values: dict[str, Any] = {limit: self._list_allowed_values(limit) for limit in LIMITS}
+        """Values that can be set, from the lowest permitted ones up to the limits before the lease; none once
+        others have set a clock."""
+        taken = self.taken_limits()
+        if taken - {"power_w"}:
+            return Gears()
+        values: dict[str, Any] = {
+            limit: () if limit in taken else self._list_allowed_values(limit) for limit in LIMITS
+        }
         return Gears(**values)
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """Limits that others have set, as the daemon has noticed; they are theirs."""
+        return self._daemon_lease.taken[self._gpu]
 
     def settings(self) -> Settings:
         """Settings requested last; None for a limit that is as before."""
         return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
-        """Set all limits; where the lease was lost, take it again first. Raises `ActuatorError`."""
+        """Set all limits; where the lease was lost, take it again first. Raises `ActuatorError`, and
+        `LimitTaken` for a limit that others have set."""
         end_s = time.monotonic() + RENEW_TIMEOUT_S
         while not self.is_active():
             try:
@@ -70,6 +82,9 @@ class DaemonActuator:
         with self._lock:
             self._requested_settings = settings
             self._daemon_lease.set(self._gpu, self._bound_settings(settings))
+        taken = [LIMIT_NAMES[x] for x in self.taken_limits() if getattr(settings, x) is not None]
+        if taken:
+            raise LimitTaken(f"{self.label}: {', '.join(taken)}: set by others, so it is not set any more")
 
     def reapply(self) -> None:
         """Set the limits requested last once more; a request by another thread meanwhile wins."""
@@ -86,6 +101,12 @@ class DaemonActuator:
 
     def close_queries(self) -> None:
         """No effect: the daemon answers who governs the GPU."""
+
+    def watch(self) -> None:
+        """No effect: the daemon looks for limits that others set."""
+
+    def touch(self) -> None:
+        """No effect: the daemon has the lease file."""
 
     def end(self) -> None:
         """Put the settings back and end the lease. Raises `ActuatorError`."""
@@ -105,7 +126,9 @@ class DaemonActuator:
         values: dict[str, Any] = {limit: getattr(settings, limit) for limit in LIMITS}
         for limit, value in values.items():
             highest = getattr(self._before, limit)
-            if value is not None and highest is not None:
+            if limit in self.taken_limits():
+                values[limit] = None
+            elif value is not None and highest is not None:
                 values[limit] = min(value, highest)
         return Settings(**values)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel, PeerSilent
-from ekc.devices.clocks.limits import ActuatorReference, Limit, Settings
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings
 from ekc.devices.clocks.nvml_limits import BoardLimits
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 
@@ -115,6 +115,8 @@ class DaemonLease:
         """By UUID: the settings before the lease, which are bounds."""
         self.lowest: dict[str, Settings] = {}
         """By UUID: the lowest settings that the daemon's allow-list permits."""
+        self.taken: dict[str, frozenset[Limit]] = {gpu.reference.gpu: frozenset() for gpu in gpus}
+        """By UUID: limits that others have set since the first lease; they are theirs."""
 
     def take(self) -> None:
         """Take the lease, unless it is held. Raises `ActuatorError`."""
@@ -178,7 +180,9 @@ class DaemonLease:
         if self._connection is None:
             return
         try:
-            self._connection.request(message)
+            taken = self._connection.request(message).get("taken", {})
         except ConnectionEnded:
             self.close()
             raise
+        for gpu, limits in taken.items():
+            self.taken[gpu] |= {limit for limit in LIMITS if limit in limits}

@@ -27,7 +27,7 @@ from ekc.devices.clocks.daemon.messages import (
     MessageChannel,
 )
 from ekc.devices.clocks.lease import LeasedActuator, LeaseKeeper
-from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.limits import Limit, LimitTaken, Settings
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 
 FOREIGN_CHECK_S = 2.0
@@ -126,7 +126,12 @@ class ServedConnection:
                 raise ActuatorError("; ".join(self.problems))
         elif word != "beat":
             raise InvalidInput(f"do: {str(word)[:40]!r}; requests are {', '.join(REQUESTS)}")
-        return {"ok": True}
+        return {"ok": True, "taken": self._list_taken_limits()}
+
+    def _list_taken_limits(self) -> dict[str, list[Limit]]:
+        """By UUID: limits that others have set during the lease."""
+        actuators = self._lease.actuators if self._lease is not None else {}
+        return {uuid: sorted(x.taken_limits()) for uuid, x in actuators.items() if x.taken_limits()}
 
     def _check(self, uuids: list[str]) -> None:
         gpus = self._find_gpus(uuids)
@@ -152,8 +157,8 @@ class ServedConnection:
         actuators = [x for x in keeper.actuators if isinstance(x, LeasedActuator)]
         self._lease = lease = _HeldLease(gpus, keeper, {x.lease.reference.gpu: x for x in actuators})
         for actuator in actuators:
-            if actuator.restored is not None:
-                self._services.log(f"an earlier governor was killed; {actuator.restored}")
+            for result in actuator.restored:
+                self._services.log(f"an earlier governor was killed; {result}")
         self._services.log(f"{self.caller} leases {lease.describe_gpus()}")
         return {
             uuid: {"before": asdict(lease.actuators[uuid].lease.previous), "lowest": asdict(gpu.lowest)}
@@ -175,7 +180,8 @@ class ServedConnection:
         settings = _read_settings(request.get("settings"))
         offered = lease.actuators[uuid].lease.previous
         check_settings(settings, lease.gpus[uuid], offered, self._services.get_allow_list())
-        lease.actuators[uuid].apply(settings)
+        with suppress(LimitTaken):  # The reply has it.
+            lease.actuators[uuid].apply(settings)
 
     def _check_lease(self) -> None:
         """Raises `ActuatorError`, which ends the lease, where allow-list or job files permit it no more, and

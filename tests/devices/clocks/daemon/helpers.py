@@ -107,7 +107,9 @@ class RunningDaemon:
         return self.log_file.read_text()
 
     def wait_for_log(self, words: str) -> None:
-        assert self.boards.wait_for(lambda _: words in self.read_log(), TIMEOUT_S) < TIMEOUT_S, self.read_log()
+        assert self.boards.wait_for(lambda _: words in self.read_log(), TIMEOUT_S) < TIMEOUT_S, (
+            self.read_log()
+        )
 
     def connect(self) -> socket.socket:
         """A connection of this process."""

@@ -100,7 +100,10 @@ def test_socket_of_systemd_is_used(boards: ScriptedBoards) -> None:
     path = boards.folder / "passed.sock"
     (boards.folder / "allow.toml").write_text(f"[[allow]]\nusers = [{os.geteuid()}]\n")
     (boards.folder / "allow.toml").chmod(0o644)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, socket.socket(socket.AF_UNIX) as client:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        socket.socket(socket.AF_UNIX) as client,
+    ):
         listener.bind(str(path))
         listener.listen()
         client.settimeout(30)
@@ -116,7 +119,7 @@ def test_socket_of_systemd_is_used(boards: ScriptedBoards) -> None:
             env=boards.environment | {"LISTEN_FDS": "1"},
             pass_fds=(listener.fileno(), 3) if listener.fileno() != 3 else (3,),
         )
-        assert client.recv(100) == b'{"ok": true}\n'
+        assert client.recv(100) == b'{"ok": true, "taken": {}}\n'
         daemon.terminate()
         assert daemon.wait(30) == 0
         assert path.exists()  # It belongs to systemd.
@@ -128,7 +131,7 @@ def test_second_daemon_at_the_same_socket_is_refused(daemon: RunningDaemon) -> N
     _, err = second.communicate(timeout=30)
     assert second.returncode == 2
     assert f"--socket: another daemon listens at {daemon.socket_path}" in err
-    assert daemon.ask(do="beat") == {"ok": True}
+    assert daemon.ask(do="beat") == {"ok": True, "taken": {}}
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])

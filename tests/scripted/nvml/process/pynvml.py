@@ -54,7 +54,7 @@ def _write_state(index, name, value):
 class _FileGpu:
     """One board: script and state from its files, power by the real clock. It is its own `card`."""
 
-    counts, reasons, capability = True, 0, (8, 6)
+    counts, capability = True, (8, 6)
 
     def __init__(self, index):
         self.index, self.card = index, self
@@ -68,12 +68,18 @@ class _FileGpu:
     mig = property(lambda self: self.script.get("mig", [0])[0])
     instantaneous = property(lambda self: self.script.get("instant", False))
     cap_mw = property(lambda self: _read_state(self.index, "limit_mw"))
+    reasons = property(lambda self: self.script.get("reasons", 0))
     top_mhz = property(lambda self: self.script["graphics"][-1])
 
     @property
     def clock_mhz(self):
         lock = _read_state(self.index, "sm_lock")
         return min(self.top_mhz, lock[1]) if lock else self.top_mhz
+
+    @property
+    def memory_mhz(self):
+        lock = _read_state(self.index, "memory_lock")
+        return min(self.script["memory"][-1], lock[1]) if lock else self.script["memory"][-1]
 
     def is_busy(self):
         period = 2.0 * (0.5 + 0.5 * self.top_mhz / self.clock_mhz)

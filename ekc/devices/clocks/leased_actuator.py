@@ -1,0 +1,289 @@
+"""The actuator of one GPU under a lease: each setting is written into the lease before it is made, and limits
+that others set meanwhile are left to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ekc.devices.clocks import lease_file
+from ekc.devices.clocks.lease_file import GovernorLock, Lease
+from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
+from ekc.devices.clocks.limits import (
+    LIMIT_NAMES,
+    LIMITS,
+    BoardReading,
+    Gears,
+    Limit,
+    LimitSetter,
+    LimitTaken,
+    Settings,
+)
+from ekc.devices.clocks.restore import RestoreResult, end_lease, end_stale_leases
+from ekc.errors import ActuatorError
+
+MAX_SUSPICION_S, SUSPICION_POLL_S = 4.0, 0.25
+"""Longest wait in seconds for readings that tell whether others have set a clock, and time between two."""
+
+
+class LeasedActuator:
+    """An `Actuator` of one GPU under a lease.
+
+    The settings before the lease are bounds: None means "as before", not "the default of the driver", and no
+    limit is ever looser than before. The argument `before` has the limits that NVML cannot read: clock limits
+    already in force.
+
+    A limit that others set meanwhile is theirs from then on: it is not set any more, nor restored at the end.
+    `report` gets one line.
+    """
+
+    simulated = False
+
+    def __init__(
+        self,
+        limit_setter: LimitSetter,
+        previous_settings: Settings,
+        renew_lease: Callable[[], None],
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._limit_setter = limit_setter
+        self._renew_lease = renew_lease
+        self._report = report
+        self._lock = threading.Lock()
+        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
+        self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
+        try:
+            self.restored: list[RestoreResult] = end_stale_leases(limit_setter.reference.gpu)
+            """Results of restoring the settings that earlier governors left behind."""
+            reading = limit_setter.read_board()
+            self.lease = _make_lease(limit_setter, previous_settings, reading)
+            self._settings_in_force = self.lease.previous
+            self._requested_settings = Settings()
+            self._uncertain_limits: set[Limit] = set()
+            self._default_cap_w = reading.default_power_w
+            self._uncertain_caps_w: set[float] = set()
+            """Caps of calls that failed, which may have had their effect, or may have it later."""
+            self._watches: dict[Limit, ClockWatch] = {"sm_mhz": ClockWatch(), "memory_mhz": ClockWatch()}
+            self._taken_limits: set[Limit] = set()
+            self._change_count = 0
+            """Number of changes of the limits, by which a reading is known to be older than a change."""
+            self._has_ended = False
+            lease_file.write_lease(self.lease)
+        except BaseException:
+            self._governor_lock.close()
+            raise
+
+    @property
+    def label(self) -> str:
+        """Label of the actuator."""
+        return self._limit_setter.label
+
+    def gears(self) -> Gears:
+        """Values that can be set, up to the limits before the lease; none once others have set a clock."""
+        if self._taken_limits - {"power_w"}:
+            return Gears()
+        gears: dict[str, Any] = {
+            limit: () if limit in self._taken_limits else self._list_allowed_values(limit) for limit in LIMITS
+        }
+        return Gears(**gears)
+
+    def taken_limits(self) -> frozenset[Limit]:
+        """Limits that others have set since the lease began."""
+        return frozenset(self._taken_limits)
+
+    def settings(self) -> Settings:
+        """Settings requested last; None for a limit that is as before."""
+        return self._requested_settings
+
+    def apply(self, settings: Settings) -> None:
+        """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased. Raises
+        `LimitTaken` for a limit that others have set."""
+        self._look_for_others()
+        bounded = self._bound_settings(settings)
+        if not self.is_active():
+            self._renew_lease()
+        with self._lock:
+            self._requested_settings = settings
+            self._set_limits(bounded)
+        taken = [
+            LIMIT_NAMES[x] for x in LIMITS if x in self._taken_limits and getattr(settings, x) is not None
+        ]
+        if taken:
+            raise LimitTaken(f"{self.label}: {', '.join(taken)}: set by others, so it is not set any more")
+
+    def reapply(self) -> None:
+        """Set the limits requested last once more; a request by another thread meanwhile wins."""
+        with self._lock:
+            self._set_limits(self._bound_settings(self._requested_settings))
+
+    def watch(self) -> None:
+        """Read the board once, and stand back from limits that others have set. Raises `ActuatorError`."""
+        with self._lock:
+            change_count = self._change_count
+        reading = self._limit_setter.read_board()
+        with self._lock:
+            # The reading may be older than a change, and so may the lease that the guard has ended.
+            if change_count != self._change_count or self._has_ended:
+                return
+            found = self._find_taken_limits(reading, time.monotonic())
+            if found and self.is_active():
+                self._stand_back(found)
+
+    def _look_for_others(self) -> None:
+        """Before something is set: what others have set a moment ago must not be replaced."""
+        with contextlib.suppress(ActuatorError):  # Setting will fail too, and says why.
+            self.watch()
+            end_s = time.monotonic() + MAX_SUSPICION_S
+            while any(x.is_suspicious for x in self._watches.values()) and time.monotonic() < end_s:
+                time.sleep(SUSPICION_POLL_S)
+                self.watch()
+
+    def _find_taken_limits(self, reading: BoardReading, at_s: float) -> dict[Limit, str]:
+        """Limits that others have set, each with what shows that."""
+        found: dict[Limit, str] = {}
+        for limit, watch in self._watches.items():
+            if limit not in self._taken_limits | self._uncertain_limits:
+                found[limit] = watch.add_reading(getattr(reading, limit), reading, at_s)
+        if "power_w" not in self._taken_limits | self._uncertain_limits:
+            cap_w = self._find_cap_w(self._settings_in_force.power_w)
+            if cap_w is not None:
+                found["power_w"] = find_foreign_cap(reading, (cap_w, *self._uncertain_caps_w))
+        return {limit: why for limit, why in found.items() if why}
+
+    def _stand_back(self, found: dict[Limit, str]) -> None:
+        """Leave limits to those who have set them."""
+        self._taken_limits |= found.keys()
+        left = tuple(x for x in self.lease.touched if x not in found)
+        values = dict.fromkeys(found)
+        with lease_file.lock_lease(self.lease.reference.gpu):
+            self._write_lease(touched=left, in_force=replace(self.lease.in_force, **values))
+        for limit, why in found.items():
+            self._report(
+                f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves it "
+                "as it is at the end"
+            )
+
+    def _bound_settings(self, settings: Settings) -> Settings:
+        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
+        return Settings(**values)
+
+    def _set_limits(self, settings: Settings) -> None:
+        current = {x: getattr(self._settings_in_force, x) for x in LIMITS if x not in self._uncertain_limits}
+        changed = [
+            x
+            for x in LIMITS
+            if x not in self._taken_limits and (x not in current or getattr(settings, x) != current[x])
+        ]
+        if not changed:
+            return
+        self._change_count += 1
+        with lease_file.lock_lease(self.lease.reference.gpu):
+            self._record_request(changed, settings)
+            for limit in changed:
+                self._set_limit(limit, getattr(settings, limit))
+
+    def _set_limit(self, limit: Limit, value: float | None) -> None:
+        """Set one limit; a call that fails (a late reply, say) may have had its effect."""
+        self._uncertain_limits.add(limit)
+        try:
+            self._limit_setter.set_limit(limit, value)
+        except ActuatorError:
+            if limit == "power_w" and (cap_w := self._find_cap_w(value)) is not None:
+                self._uncertain_caps_w.add(cap_w)
+            raise
+        self._settings_in_force = replace(self._settings_in_force, **{limit: value})
+        self._uncertain_limits.discard(limit)
+        if limit in self._watches:
+            self._watches[limit].note_limit(value, time.monotonic())
+
+    def _find_cap_w(self, power_w: float | None) -> float | None:
+        """Watts of a power cap, also of the default one; None where the board reports none."""
+        return self._default_cap_w if power_w is None else power_w
+
+    def is_active(self) -> bool:
+        """Whether the lease is still ours; a guard ends the lease of a governor that was stopped or hung."""
+        now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
+        return now is not None and now.id == self.lease.id
+
+    def close_queries(self) -> None:
+        """Close the connections of processes that asked who governs this GPU."""
+        self._governor_lock.close_queries()
+
+    def touch(self) -> None:
+        """Note in the lease that this process runs."""
+        lease_file.touch_lease(self.lease.reference.gpu)
+
+    def retake(self) -> None:
+        """Take the lease again after the guard has restored all limits: this process may have been stopped
+        while it set something. Limits touched before are set again, whatever their value seems to be."""
+        with self._lock:
+            self._change_count += 1
+            self._write_lease(id=uuid.uuid4().hex)
+            self._uncertain_limits = set(self.lease.touched)
+
+    def end(self) -> None:
+        """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""
+        try:
+            with self._lock:
+                self._has_ended = True
+                end_lease(self.lease, self._limit_setter)
+        finally:
+            self._governor_lock.close()
+
+    def detach(self) -> None:
+        """In a forked child: the lease belongs to the parent and ends with it."""
+        self._governor_lock.close()
+
+    def _record_request(self, limits: list[Limit], settings: Settings) -> None:
+        """Record limits as touched in the lease file, and the values of all, before they are set."""
+        touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
+        values = {x: getattr(self._requested_settings, x) for x in LIMITS if x not in self._taken_limits}
+        caps = [self._find_cap_w(x.power_w) for x in (self._settings_in_force, settings)]
+        known = {*self._uncertain_caps_w, *(x for x in caps if x is not None)}
+        self._write_lease(touched=touched, in_force=Settings(**values), possible_caps_w=tuple(sorted(known)))
+
+    def _write_lease(self, **changes: Any) -> None:
+        fresh = replace(self.lease, **changes)
+        lease_file.write_lease(fresh)
+        self.lease = fresh
+
+    def _list_allowed_values(self, limit: Limit) -> tuple[int | float, ...]:
+        bound = getattr(self.lease.previous, limit)
+        gears: tuple[int | float, ...] = getattr(self._limit_setter.gears(), limit)
+        return gears if bound is None else tuple(gear for gear in gears if gear <= bound)
+
+    def _bound_value(self, limit: Limit, value: float | None) -> float | None:
+        bound: float | None = getattr(self.lease.previous, limit)
+        if value is None or bound is None:
+            return _find_first_value(value, bound)
+        return min(value, bound)
+
+
+def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: BoardReading) -> Lease:
+    """A new lease; given settings count where the driver cannot read them."""
+    read = limit_setter.settings()
+    values: dict[str, Any] = {
+        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
+    }
+    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
+    caps = () if reading.power_w is None else (reading.power_w,)
+    return Lease(
+        fresh,
+        limit_setter.reference,
+        label,
+        Settings(**values),
+        (),
+        os.getpid(),
+        boot,
+        possible_caps_w=caps,
+    )
+
+
+def _find_first_value(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
