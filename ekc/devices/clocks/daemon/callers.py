@@ -12,7 +12,8 @@ from pathlib import Path
 _CREDENTIALS = struct.Struct("3i")
 _SO_PEERGROUPS = 59
 """Socket option of Linux 4.13 and later, which Python does not name."""
-_MAX_GROUPS = 65536
+_MAX_GROUPS = 256
+"""The longest answer that Python takes is 1024 bytes."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def read_caller(connected: socket.socket) -> Caller:
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(credentials)
     groups = b""
-    with contextlib.suppress(OSError):  # A kernel before 4.13: the primary group alone counts.
+    with contextlib.suppress(OSError):  # More groups, or an older kernel: the primary group alone counts.
         groups = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
     return Caller(pid, uid, frozenset((gid, *struct.unpack(f"{len(groups) // 4}I", groups))))
 

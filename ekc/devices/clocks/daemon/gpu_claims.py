@@ -16,6 +16,9 @@ from ekc.devices.nvml.library import call_nvml, find_handle, list_uuids, load_nv
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
 
+END_TIMEOUT_S = 3.0
+"""Seconds that a claim waits for the settings of the one before to go back."""
+
 
 @dataclass(frozen=True)
 class PermittedGpu:
@@ -33,12 +36,15 @@ class GpuClaims:
     """One caller per GPU: a claim is made before anything is set, and ends when the settings are back."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._callers: dict[str, Caller] = {}
+        self._ending: set[str] = set()
 
     def claim(self, gpus: Mapping[str, PermittedGpu], caller: Caller) -> None:
-        """Claim all of the GPUs. Raises `ActuatorError` with the caller who holds one, and claims none."""
-        with self._lock:
+        """Claim all of the GPUs, once those whose claims are about to end are free. Raises `ActuatorError`
+        with the caller who holds one, and claims none."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._ending & gpus.keys(), END_TIMEOUT_S)
             for uuid, gpu in gpus.items():
                 holder = self._callers.get(uuid)
                 if holder is not None:
@@ -46,11 +52,18 @@ class GpuClaims:
                     raise ActuatorError(f"{label} is governed by {holder} already; one GPU has one governor")
             self._callers.update(dict.fromkeys(gpus, caller))
 
+    def announce_end(self, uuids: Iterable[str]) -> None:
+        """The settings go back now, and the claims end after that."""
+        with self._changed:
+            self._ending.update(uuids)
+
     def release(self, uuids: Iterable[str]) -> None:
         """End claims."""
-        with self._lock:
+        with self._changed:
             for uuid in uuids:
                 self._callers.pop(uuid, None)
+                self._ending.discard(uuid)
+            self._changed.notify_all()
 
     @contextmanager
     def hold(self, gpus: Mapping[str, PermittedGpu], caller: Caller) -> Iterator[None]:

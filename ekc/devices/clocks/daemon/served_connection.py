@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
@@ -32,6 +31,8 @@ from ekc.errors import ActuatorError, EkcError, InvalidInput
 
 FOREIGN_CHECK_S = 2.0
 """Seconds between two looks for processes of other users on leased GPUs."""
+MAX_VALUE = 1e6
+"""MHz and watts that no board has."""
 REQUESTS = ("check", "lease", "set", "beat", "end")
 
 
@@ -202,6 +203,7 @@ class ServedConnection:
         lease = self._lease
         if lease is None:
             return
+        self._services.claims.announce_end(lease.gpus)
         self.problems = lease.keeper.close()
         outcome = "; ".join(self.problems) or "previous settings are back"
         self._lease = None
@@ -217,13 +219,13 @@ def _read_gpus(request: Mapping[str, Any]) -> list[str]:
 
 
 def _read_settings(values: Any) -> Settings:
-    """Settings with finite numbers or None. Raises `InvalidInput`."""
+    """Settings with numbers or None. Raises `InvalidInput`."""
     if not isinstance(values, dict) or not values.keys() <= {"sm_mhz", "memory_mhz", "power_w"}:
         raise InvalidInput("settings: give sm_mhz, memory_mhz and power_w, or some of them")
     for name, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_VALUE
         if value is not None and not is_number:
-            raise InvalidInput(f"settings: {name} is {str(value)[:40]!r}; give a finite number or null")
+            raise InvalidInput(f"settings: {name} is {str(value)[:40]!r}; give a number or null")
     sm_mhz, memory_mhz, power_w = (values.get(x) for x in ("sm_mhz", "memory_mhz", "power_w"))
     return Settings(
         None if sm_mhz is None else int(sm_mhz),

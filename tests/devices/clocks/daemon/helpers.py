@@ -22,7 +22,7 @@ from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MessageChannel
 from ekc.devices.clocks.daemon.service_manager import format_unit
 from tests.scripted.nvml.boards import ScriptedBoards
 
-ALICE, BOB, GPU_GROUP = 64001, 64002, 64009
+ALICE, BOB, CAROL, GPU_GROUP = 64001, 64002, 64003, 64009
 """User ids and a group id that no account of a test machine has."""
 TIMEOUT_S = 30.0
 
