@@ -34,6 +34,7 @@ from ekc.errors import ActuatorError, InvalidInput
 
 DEFAULT_FILE = Path("/etc/ekc/governor.toml")
 _LIMIT_TYPES = {"sm_mhz": (int,), "memory_mhz": (int,), "power_w": (int, float)}
+_LIMIT_UNITS = {"sm_mhz": "whole MHz", "memory_mhz": "whole MHz", "power_w": "W"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,11 @@ def _read_rule(table: Mapping[str, Any]) -> AllowRule:
 def _read_gpus(table: Mapping[str, Any]) -> tuple[int | str, ...] | Literal["jobs"] | None:
     if "gpus" not in table:
         return None
-    return "jobs" if table["gpus"] == "jobs" else tuple(map(_check_gpu, _list_values("gpus", table)))
+    if table["gpus"] == "jobs":
+        return "jobs"
+    if not isinstance(table["gpus"], list):
+        raise InvalidInput(f'gpus: {table["gpus"]!r}; give a list, or "jobs", or leave it out for every GPU')
+    return tuple(map(_check_gpu, table["gpus"]))
 
 
 def _read_before(table: Mapping[str, Any]) -> tuple[int | str, Settings]:
@@ -186,7 +191,7 @@ def _read_limits(name: str, values: Any) -> Settings:
     _check_keys(name, values, _LIMIT_TYPES)
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, _LIMIT_TYPES[key]) or not 0 < value < 1e6:
-            raise InvalidInput(f"{name}: {key} is {value!r}; give a number above 0, in {key.split('_')[1]}")
+            raise InvalidInput(f"{name}: {key} is {value!r}; give {_LIMIT_UNITS[key]} above 0")
     return Settings(**values)
 
 

@@ -31,18 +31,19 @@ gpus = "jobs"
 
 
 @contextmanager
-def _open_boards() -> Iterator[ScriptedBoards]:
-    """Two scripted GPUs; the folders of pytest are closed to other users."""
+def open_boards(number: int = 2) -> Iterator[ScriptedBoards]:
+    """Scripted GPUs; the folders of pytest are closed to other users."""
     folder = Path(tempfile.mkdtemp(prefix="ekc-daemon-"))
     folder.chmod(0o755)
     try:
-        yield ScriptedBoards(folder, number=2)
+        yield ScriptedBoards(folder, number)
     finally:
         shutil.rmtree(folder)
 
 
 @contextmanager
-def _open_daemon(boards: ScriptedBoards) -> Iterator[RunningDaemon]:
+def open_daemon(boards: ScriptedBoards) -> Iterator[RunningDaemon]:
+    """A daemon with the allow-list `ALLOW`."""
     running = RunningDaemon(boards, ALLOW)
     try:
         yield running
@@ -52,20 +53,20 @@ def _open_daemon(boards: ScriptedBoards) -> Iterator[RunningDaemon]:
 
 @pytest.fixture
 def boards() -> Iterator[ScriptedBoards]:
-    with _open_boards() as boards:
+    with open_boards() as boards:
         yield boards
 
 
 @pytest.fixture
 def daemon(boards: ScriptedBoards) -> Iterator[RunningDaemon]:
-    with _open_daemon(boards) as running:
+    with open_daemon(boards) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_daemon() -> Iterator[RunningDaemon]:
-    """One daemon for the tests of a module that leave it as it was."""
-    with _open_boards() as boards, _open_daemon(boards) as running:
+    """One daemon for all tests that leave it as it was."""
+    with open_boards() as boards, open_daemon(boards) as running:
         yield running
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +124,9 @@ class RunningDaemon:
             channel.send(request)
             return channel.receive(TIMEOUT_S)
 
-    def start_client(self, *words: str, uid: int | None = None, groups: Sequence[int] = ()) -> Client:
-        """A client that sets the SM clock to `words[0]` MHz on the GPUs `words[1:]`; as another user with
-        `uid`."""
-        return Client(self, ["-c", CLIENT_SCRIPT, *words], uid, groups)
+    def start_client(self, *words: str) -> Client:
+        """A client of this user that sets the SM clock to `words[0]` MHz on the GPUs `words[1:]`."""
+        return Client(self, ["-c", CLIENT_SCRIPT, *words])
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -140,14 +138,11 @@ class RunningDaemon:
 class Client:
     """A client process."""
 
-    def __init__(
-        self, daemon: RunningDaemon, words: Sequence[str], uid: int | None, groups: Sequence[int]
-    ) -> None:
+    def __init__(self, daemon: RunningDaemon, words: Sequence[str]) -> None:
         boards = daemon.boards
         boards.extra["EKC_GOVERNOR_SOCKET"] = str(daemon.socket_path)
-        identity = {} if uid is None else {"user": uid, "group": uid, "extra_groups": list(groups)}
         self.process = boards.start_python(
-            *words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **identity
+            *words, stdin=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     def read_line(self) -> str:
@@ -167,25 +162,21 @@ class Client:
         self.process.communicate()
 
 
-@cache
-def explain_missing_users() -> str:
-    """Why this process cannot start others as other users; empty where it can."""
-    if os.geteuid() != 0:
-        return "processes of other users need root"
-    try:
-        done = subprocess.run([sys.executable, "-c", "import ekc"], user=ALICE, capture_output=True, cwd="/")
-    except OSError as problem:
-        return f"other users may not start {sys.executable} ({problem.strerror})"
-    return "" if done.returncode == 0 else f"other users may not import ekc from {os.getcwd()}"
-
-
-def skip_without_users() -> None:
-    if reason := explain_missing_users():
-        pytest.skip(reason)
-
-
-def read_json_lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def start_as_user(boards: ScriptedBoards, uid: int, *words: str) -> subprocess.Popen[str]:
+    """A Python process of another user, who may read the folder of Python. Needs root and setpriv."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("processes of other users need root, and setpriv of util-linux")
+    identity = ("--reuid", str(uid), "--regid", str(uid), "--clear-groups")
+    rights = ("--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search")
+    return subprocess.Popen(
+        ["setpriv", *identity, *rights, sys.executable, *words],
+        env=boards.environment,
+        cwd=boards.folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def measure_seconds(boards: ScriptedBoards, condition: Any, seconds: float = TIMEOUT_S) -> float:
