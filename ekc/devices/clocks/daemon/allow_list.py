@@ -131,7 +131,7 @@ def _read_rule(table: Mapping[str, Any]) -> AllowRule:
         raise InvalidInput("[[allow]]: neither users nor groups; give at least one name")
     if read_unknown_uid() in uids:
         raise InvalidInput(
-            f"users: {describe_user(read_unknown_uid())} stands for all users that this machine does not "
+            f"users: {describe_user(read_unknown_uid())} means all users that this machine does not "
             "know; name single users"
         )
     return AllowRule(uids, gids, _read_gpus(table), _read_limits("lowest", table.get("lowest", {})))

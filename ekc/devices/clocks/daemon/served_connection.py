@@ -170,7 +170,8 @@ class ServedConnection:
         before = {gpu.before for gpu in gpus.values()}
         if len(before) > 1:
             raise ActuatorError(
-                "the allow-list has different limits of before for these GPUs; lease them one by one (--each)"
+                "the allow-list has different limits under [[before]] for these GPUs; govern each with an "
+                "ekc govern --gpu of its own"
             )
         return LeaseKeeper([gpu.limits for gpu in gpus.values()], before.pop(), self._services.log)
 

@@ -1,4 +1,4 @@
-"""What systemd gives a service and hears from it: sockets, readiness, signs of life, and the unit files."""
+"""The service manager, systemd: passed sockets, readiness, signs of life, and the unit files."""
 
 from __future__ import annotations
 

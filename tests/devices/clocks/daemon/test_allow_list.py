@@ -67,7 +67,7 @@ def test_empty_list_permits_no_one(tmp_path: Path) -> None:
         ("[[allow]]\nusers = 'root'\n", r"users: 'root' is no list; write users = \['root'\]"),
         ("[[allow]]\nusers = ['no-such-user']\n", "users: 'no-such-user' is not known here"),
         ("[[allow]]\nusers = [-1]\n", "users: -1 is not known here"),
-        ("[[allow]]\nusers = [65534]\n", "stands for all users that this machine does not know"),
+        ("[[allow]]\nusers = [65534]\n", "means all users that this machine does not know"),
         ("[[allow]]\ngroups = ['no-such-group']\n", "groups: 'no-such-group' is not known here"),
         ("[[allow]]\nusers = [0]\ngpus = 'all'\n", "gpus: 'all'; give a list"),
         ("[[allow]]\nusers = [0]\ngpus = [1.5]\n", "gpus: 1.5; give the number of nvidia-smi"),
