@@ -79,24 +79,16 @@ def test_user_without_rights_is_governed_through_the_daemon(daemon: RunningDaemo
     assert daemon.boards.is_restored()
 
 
-def test_suspended_job_is_restored_and_set_again_at_resume(daemon: RunningDaemon, job: None) -> None:
-    """`scontrol suspend` sends SIGTSTP, then SIGSTOP, to every process; `scontrol resume` sends SIGCONT."""
-    process = _start(daemon, RESTLESS_SCRIPT, sys.executable, "-c", "import time; time.sleep(60)")
-    measure_seconds(daemon.boards, _is_set)
-    for _ in range(2):
-        _signal_all(process, signal.SIGTSTP)
-        _signal_all(process, signal.SIGSTOP)
-        assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
-        _signal_all(process, signal.SIGCONT)
-        measure_seconds(daemon.boards, _is_set)
-    _signal_all(process, signal.SIGKILL)
-    assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
-    process.communicate()
-
-
-def test_job_that_outlives_its_epilog_loses_the_gpu(daemon: RunningDaemon) -> None:
+def test_suspended_job_is_restored_and_set_again_at_resume(daemon: RunningDaemon) -> None:
+    """`scontrol suspend` sends SIGTSTP, then SIGSTOP, to every process; `scontrol resume` sends SIGCONT. A
+    process that outlives the epilog loses its GPU."""
     _run_hook(daemon, "prolog")
     process = _start(daemon, RESTLESS_SCRIPT, sys.executable, "-c", "import time; time.sleep(60)")
+    measure_seconds(daemon.boards, _is_set)
+    _signal_all(process, signal.SIGTSTP)
+    _signal_all(process, signal.SIGSTOP)
+    assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
+    _signal_all(process, signal.SIGCONT)
     measure_seconds(daemon.boards, _is_set)
     _run_hook(daemon, "epilog")
     assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S

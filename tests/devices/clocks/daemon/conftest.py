@@ -57,15 +57,9 @@ def boards() -> Iterator[ScriptedBoards]:
         yield boards
 
 
-@pytest.fixture
-def daemon(boards: ScriptedBoards) -> Iterator[RunningDaemon]:
-    with open_daemon(boards) as running:
-        yield running
-
-
 @pytest.fixture(scope="session")
 def shared_daemon() -> Iterator[RunningDaemon]:
-    """One daemon for all tests that leave it as it was."""
+    """One daemon for all tests; a test that ends it starts it again."""
     with open_boards() as boards, open_daemon(boards) as running:
         yield running
 

@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
 from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, MessageChannel
 from ekc.devices.clocks.daemon.server import MAX_USER_CONNECTIONS
 from tests.devices.clocks.daemon.helpers import ALICE, TIMEOUT_S, RunningDaemon, measure_seconds
-from tests.devices.clocks.daemon.user_process import UserProcess
+from tests.devices.clocks.daemon.user_process import UserProcess, exchange
 
 ALIVE = {"ok": True, "taken": {}}
 
@@ -94,12 +95,15 @@ def test_client_that_does_not_read_is_ended(shared_daemon: RunningDaemon) -> Non
 def test_connections_of_a_user_are_limited(
     shared_daemon: RunningDaemon, enter: Callable[..., UserProcess]
 ) -> None:
-    clients = [shared_daemon.connect() for _ in range(MAX_USER_CONNECTIONS)]
-    try:
+    channels: list[MessageChannel] = []
+    with ExitStack() as stack:
+        refusal = ALIVE
+        while refusal == ALIVE and len(channels) <= MAX_USER_CONNECTIONS:
+            client = stack.enter_context(shared_daemon.connect())
+            channels.append(MessageChannel(client, MAX_REPLY_BYTES))
+            for channel in channels:
+                refusal = exchange(channel, {"do": "beat"})
         words = f"uid {os.geteuid()} has {MAX_USER_CONNECTIONS} connections, its limit; close one"
-        assert shared_daemon.ask(do="beat") == {"ended": words}
+        assert refusal == {"ended": words}
         assert enter(ALICE).ask(do="beat") == ALIVE
-    finally:
-        for client in clients:
-            client.close()
     measure_seconds(shared_daemon.boards, lambda _: shared_daemon.ask(do="beat") == ALIVE)

@@ -7,10 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.devices.clocks.daemon.helpers import RunningDaemon, measure_seconds
+from ekc.devices.clocks.daemon.server import run_daemon
+from ekc.errors import InvalidInput
+from tests.devices.clocks.daemon.helpers import Client, RunningDaemon, measure_seconds
+from tests.devices.clocks.daemon.user_process import UserProcess
 from tests.scripted.nvml.boards import LIMITS_BEFORE, ScriptedBoards
 
 LIMIT_S = 5.0
@@ -21,78 +26,83 @@ def _is_set(boards: ScriptedBoards) -> bool:
     return boards.read_limits() == ([300, 900], *LIMITS_BEFORE[1:])
 
 
-def test_client_sets_limits_and_leaves_them_as_they_were(daemon: RunningDaemon) -> None:
-    boards = daemon.boards
-    client = daemon.start_client("900", boards.get_uuid(0), boards.get_uuid(1))
-    assert client.read_line() == "set"
+@pytest.fixture
+def client(shared_daemon: RunningDaemon) -> Iterator[Client]:
+    """A client process that has set 900 MHz on both GPUs."""
+    boards = shared_daemon.boards
+    running = shared_daemon.start_client("900", boards.get_uuid(0), boards.get_uuid(1))
+    assert running.read_line() == "set"
+    yield running
+    running.close()
+    assert boards.wait_for(ScriptedBoards.is_restored, LIMIT_S) < LIMIT_S
+
+
+@pytest.fixture
+def peer(shared_daemon: RunningDaemon) -> Iterator[UserProcess]:
+    """A process of this user that has set 900 MHz on the first GPU, without the classes of the client."""
+    process = UserProcess(shared_daemon, os.geteuid())
+    gpu = shared_daemon.boards.get_uuid()
+    assert process.lease(gpu)["ok"] is True
+    assert process.set(gpu, sm_mhz=900)["ok"] is True
+    yield process
+    process.close()
+    assert shared_daemon.boards.wait_for(ScriptedBoards.is_restored, LIMIT_S) < LIMIT_S
+
+
+def test_stopped_client_is_restored_and_sets_again(shared_daemon: RunningDaemon, client: Client) -> None:
+    """A batch system stops governor, guard and job at once: nothing of the job's own can restore."""
+    boards = shared_daemon.boards
     assert [boards.read_limits(x)[0] for x in (0, 1)] == [[300, 900], [300, 900]]
     assert len(list(boards.leases.glob("*.json"))) == 2
-    assert len(daemon.find_guards()) == 1
-    assert {call[1] for call in boards.read_calls()} == {daemon.process.pid}
-    assert client.end() == ""
+    assert len(shared_daemon.find_guards()) == 1
+    assert {call[1] for call in boards.read_calls()} == {shared_daemon.process.pid}
+    client.send_signal(signal.SIGSTOP)
+    assert measure_seconds(boards, ScriptedBoards.is_restored) < LIMIT_S
+    client.send_signal(signal.SIGCONT)
+    assert measure_seconds(boards, _is_set) < LIMIT_S
+    assert client.end().count("no complete message for 2.5 s; the lease is over, and is taken again") == 1
     assert boards.is_restored()
-    assert "(the client is done): previous settings are back" in daemon.read_log()
+    assert "(the client is done): previous settings are back" in shared_daemon.read_log()
 
 
-def test_killed_client_is_restored(daemon: RunningDaemon) -> None:
-    client = daemon.start_client("900", daemon.boards.get_uuid())
-    assert client.read_line() == "set"
-    client.send_signal(signal.SIGKILL)
-    assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
-    client.close()
-
-
-def test_stopped_client_is_restored_and_sets_again_when_it_continues(daemon: RunningDaemon) -> None:
-    """A batch system stops governor, guard and job at once: nothing of the job's own can restore."""
-    client = daemon.start_client("900", daemon.boards.get_uuid())
-    assert client.read_line() == "set"
-    for _ in range(2):
-        client.send_signal(signal.SIGSTOP)
-        assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
-        client.send_signal(signal.SIGCONT)
-        assert measure_seconds(daemon.boards, _is_set) < LIMIT_S
-    output = client.end()
-    assert output.count("no complete message for 2.5 s; the lease is over, and is taken again") == 2
-    assert daemon.boards.is_restored()
-
-
-def test_killed_daemon_is_restored_by_its_guard_and_serves_again(daemon: RunningDaemon) -> None:
-    client = daemon.start_client("900", daemon.boards.get_uuid())
-    assert client.read_line() == "set"
-    daemon.kill()
-    assert measure_seconds(daemon.boards, ScriptedBoards.are_limits_back) < LIMIT_S
-    daemon.start()
-    measure_seconds(daemon.boards, _is_set)
+def test_killed_daemon_is_restored_by_its_guard_and_serves_again(
+    shared_daemon: RunningDaemon, client: Client
+) -> None:
+    shared_daemon.kill()
+    assert measure_seconds(shared_daemon.boards, ScriptedBoards.are_limits_back) < LIMIT_S
+    shared_daemon.start()
+    measure_seconds(shared_daemon.boards, _is_set)
     client.end()
-    assert daemon.boards.is_restored()
+    assert shared_daemon.boards.is_restored()
 
 
-def test_next_daemon_restores_after_daemon_and_guard_were_killed(daemon: RunningDaemon) -> None:
-    client = daemon.start_client("900", daemon.boards.get_uuid())
-    assert client.read_line() == "set"
-    client.send_signal(signal.SIGSTOP)  # It would ask for its limits again.
-    daemon.kill(with_guards=True)
-    assert not daemon.boards.are_limits_back()
-    daemon.start()
-    assert measure_seconds(daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
-    daemon.wait_for_log("stale lease: NVML, GPU 0 (Scripted GPU): previous settings are back")
-    client.close()
+def test_killed_client_is_restored(shared_daemon: RunningDaemon, peer: UserProcess) -> None:
+    os.kill(peer.pid, signal.SIGKILL)
+    assert measure_seconds(shared_daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
 
 
-def test_end_of_the_daemon_restores(daemon: RunningDaemon) -> None:
-    client = daemon.start_client("900", daemon.boards.get_uuid())
-    assert client.read_line() == "set"
-    assert daemon.stop() == 0
-    assert daemon.boards.is_restored()
-    daemon.wait_for_state("STOPPING=1")
-    assert not daemon.socket_path.exists()
-    assert "the daemon ends" in daemon.read_log()
-    client.close()
+def test_next_daemon_restores_after_daemon_and_guard_were_killed(
+    shared_daemon: RunningDaemon, peer: UserProcess
+) -> None:
+    shared_daemon.kill(with_guards=True)
+    assert not shared_daemon.boards.are_limits_back()
+    shared_daemon.start()
+    assert measure_seconds(shared_daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
+    shared_daemon.wait_for_log("stale lease: NVML, GPU 0 (Scripted GPU): previous settings are back")
 
 
-def test_watchdog_hears_from_an_idle_daemon(daemon: RunningDaemon) -> None:
+def test_end_of_the_daemon_restores(shared_daemon: RunningDaemon, peer: UserProcess) -> None:
+    assert shared_daemon.stop() == 0
+    assert shared_daemon.boards.is_restored()
+    shared_daemon.wait_for_state("STOPPING=1")
+    assert not shared_daemon.socket_path.exists()
+    assert peer.ask(do="beat") == {"ended": "the daemon ends"}
+    shared_daemon.start()
+
+
+def test_watchdog_hears_from_an_idle_daemon(shared_daemon: RunningDaemon) -> None:
     for _ in range(2):
-        daemon.wait_for_state("WATCHDOG=1")
+        shared_daemon.wait_for_state("WATCHDOG=1")
 
 
 def test_socket_of_systemd_is_used(boards: ScriptedBoards) -> None:
@@ -125,22 +135,17 @@ def test_socket_of_systemd_is_used(boards: ScriptedBoards) -> None:
         assert path.exists()  # It belongs to systemd.
 
 
-def test_second_daemon_at_the_same_socket_is_refused(daemon: RunningDaemon) -> None:
-    words = ("--socket", str(daemon.socket_path), "--allow", str(daemon.allow_file))
-    second = daemon.boards.start_python("-m", "ekc", "govern", "--daemon", *words)
-    _, err = second.communicate(timeout=30)
-    assert second.returncode == 2
-    assert f"--socket: another daemon listens at {daemon.socket_path}" in err
-    assert daemon.ask(do="beat") == {"ok": True, "taken": {}}
-
-
-@pytest.mark.parametrize("kind", ["link", "file"])
-def test_socket_path_that_is_something_else_is_refused(boards: ScriptedBoards, kind: str) -> None:
-    path = boards.folder / "taken"
-    path.symlink_to("/etc/passwd") if kind == "link" else path.write_text("mine")
-    (boards.folder / "allow.toml").write_text("")
-    words = ("--socket", str(path), "--allow", str(boards.folder / "allow.toml"))
-    daemon = boards.start_python("-m", "ekc", "govern", "--daemon", *words)
-    _, err = daemon.communicate(timeout=30)
-    assert daemon.returncode == 2
-    assert f"--socket: {path} is no socket" in err
+@pytest.mark.parametrize("kind", ["link", "file", "daemon"])
+def test_socket_path_that_is_taken_is_refused(
+    shared_daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "leases"))
+    path = shared_daemon.socket_path if kind == "daemon" else tmp_path / "taken"
+    if kind == "link":
+        path.symlink_to(shared_daemon.socket_path)
+    elif kind == "file":
+        path.write_text("mine")
+    words = f"another daemon listens at {path}; end it first" if kind == "daemon" else f"{path} is no socket"
+    with pytest.raises(InvalidInput, match=words):
+        run_daemon(path, shared_daemon.allow_file)
+    assert path.exists()

@@ -25,9 +25,10 @@ class UserProcess:
         if self.pid == 0:
             try:
                 self._pipe.close()
-                os.setgroups(list(groups))
-                os.setresgid(uid, uid, uid)
-                os.setresuid(uid, uid, uid)
+                if uid != os.geteuid():
+                    os.setgroups(list(groups))
+                    os.setresgid(uid, uid, uid)
+                    os.setresuid(uid, uid, uid)
                 _forward_requests(daemon, inner)
             finally:
                 os._exit(0)
@@ -60,14 +61,15 @@ def _forward_requests(daemon: RunningDaemon, pipe: socket.socket) -> None:
         while True:
             is_asked = bool(select.select([pipe], [], [], BEAT_S)[0])
             request = requests.receive(TIMEOUT_S) if is_asked else {"do": "beat"}
-            reply = ended or _exchange(channel, request)
+            reply = ended or exchange(channel, request)
             if "ended" in reply:
                 ended = reply
             if is_asked:
                 requests.send(reply)
 
 
-def _exchange(channel: MessageChannel, request: dict[str, Any]) -> dict[str, Any]:
+def exchange(channel: MessageChannel, request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request; {"ended": reason} where the connection is over."""
     with suppress(ConnectionEnded):
         channel.send(request)
     try:
