@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MessageChannel
+from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel
 from ekc.devices.clocks.daemon.service_manager import format_unit
 from tests.scripted.nvml.boards import ScriptedBoards
 
@@ -120,9 +120,7 @@ class RunningDaemon:
     def ask(self, **request: Any) -> dict[str, Any]:
         """The reply to one request on a connection of its own."""
         with self.connect() as client:
-            channel = MessageChannel(client, MAX_REPLY_BYTES)
-            channel.send(request)
-            return channel.receive(TIMEOUT_S)
+            return exchange(MessageChannel(client, MAX_REPLY_BYTES), request)
 
     def start_client(self, *words: str) -> Client:
         """A client of this user that sets the SM clock to `words[0]` MHz on the GPUs `words[1:]`."""
@@ -184,3 +182,13 @@ def measure_seconds(boards: ScriptedBoards, condition: Any, seconds: float = TIM
     start_s = time.monotonic()
     assert boards.wait_for(condition, seconds) < seconds
     return time.monotonic() - start_s
+
+
+def exchange(channel: MessageChannel, request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request; {"ended": reason} where the connection is over."""
+    with suppress(ConnectionEnded):
+        channel.send(request)
+    try:
+        return channel.receive(TIMEOUT_S)
+    except ConnectionEnded as end:
+        return {"ended": str(end)}

@@ -12,8 +12,8 @@ import pytest
 
 from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, MessageChannel
 from ekc.devices.clocks.daemon.server import MAX_USER_CONNECTIONS
-from tests.devices.clocks.daemon.helpers import ALICE, TIMEOUT_S, RunningDaemon, measure_seconds
-from tests.devices.clocks.daemon.user_process import UserProcess, exchange
+from tests.devices.clocks.daemon.helpers import ALICE, TIMEOUT_S, RunningDaemon, exchange, measure_seconds
+from tests.devices.clocks.daemon.user_process import UserProcess
 
 ALIVE = {"ok": True, "taken": {}}
 

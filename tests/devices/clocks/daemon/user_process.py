@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel
-from tests.devices.clocks.daemon.helpers import TIMEOUT_S, RunningDaemon
+from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, MessageChannel
+from tests.devices.clocks.daemon.helpers import TIMEOUT_S, RunningDaemon, exchange
 
 BEAT_S = 0.4
 
@@ -66,13 +66,3 @@ def _forward_requests(daemon: RunningDaemon, pipe: socket.socket) -> None:
                 ended = reply
             if is_asked:
                 requests.send(reply)
-
-
-def exchange(channel: MessageChannel, request: dict[str, Any]) -> dict[str, Any]:
-    """The reply to a request; {"ended": reason} where the connection is over."""
-    with suppress(ConnectionEnded):
-        channel.send(request)
-    try:
-        return channel.receive(TIMEOUT_S)
-    except ConnectionEnded as end:
-        return {"ended": str(end)}
