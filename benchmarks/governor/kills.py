@@ -174,8 +174,8 @@ def kill_all(g: GovernedProcesses) -> Case:
     began = time.monotonic()
     restore = g.boards.start_python("-m", "ekc", "govern", "--restore")
     restore.communicate()
-    g.wait_for_restore()
-    seconds = time.monotonic() - began if restore.returncode == 0 else float("inf")
+    is_back = g.wait_for_restore() < float("inf")
+    seconds = time.monotonic() - began if is_back and restore.returncode == 0 else float("inf")
     return Case(touched, seconds, True, restored=True)
 
 

@@ -34,7 +34,9 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--simulate", metavar="KIND", help="Govern a simulated job without a GPU: compute, memory, starved, ..."
 )
 @click.option(
-    "--restore", is_flag=True, help="Restore the settings that a killed governor left changed, and exit."
+    "--restore",
+    is_flag=True,
+    help="Restore the settings that killed or suspended governors left changed, as root those of all users.",
 )
 @click.option(
     "--advise", is_flag=True, help="Change no setting; report the settings to use and the expected saving."
@@ -239,7 +241,7 @@ def _govern_simulated(
 
 
 def _restore_settings() -> int:
-    """Restore all leased settings; exit status 1 where one could not be restored."""
+    """Restore all leased settings; exit status 1 where something was left."""
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()

@@ -191,15 +191,15 @@ class Shifted(Event):
 
 @dataclass(frozen=True)
 class LimitsTaken(Event):
-    """Others have set limits of the GPU, which are not set any more; the job is measured anew."""
+    """Others have set limits of the GPU, which are not set any more; the job is measured again."""
 
     limits: tuple[Limit, ...]
     """All limits that others have set since the governor began."""
 
     def format_line(self) -> str:
-        """What becomes of the readings."""
+        """The limits, and the fate of the readings."""
         names = ", ".join(LIMIT_NAMES[x] for x in self.limits)
-        return f"others have set {names}: readings until now are discarded, the job is measured anew"
+        return f"others have set {names}: readings until now are discarded, the job is measured again"
 
 
 @dataclass(frozen=True)

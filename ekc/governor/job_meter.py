@@ -40,8 +40,8 @@ class JobMeter:
         return True
 
     def record(self, seconds: float) -> SensorSamples:
-        """Record sensor samples for some seconds. Raises `JobEnded` where the job ends, and `LimitTaken` where
-        others have set a limit since the last recording: these samples are of no setting of ours."""
+        """Record sensor samples for some seconds. Raises `JobEnded` where the job ends, and `LimitTaken`
+        where others have set a limit since the last recording: these samples are of no setting of ours."""
         begin = self.probe.now()
         samples = self.probe.record(seconds)
         settings = self.actuator.settings()

@@ -129,7 +129,7 @@ class _ControlLoop:
                 level, current = "large", None
 
     def _begin_anew(self) -> None:
-        """Others have set a limit: what was measured before is not comparable, and fewer limits can be set."""
+        """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
         self._gears = self._actuator.gears()
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
         self._late_seconds = {}

@@ -32,8 +32,8 @@ class Actuator(Protocol):
         """Limits in force now."""
 
     def apply(self, settings: Settings) -> None:
-        """Set all limits; None restores the previous value of a limit. Raises `LimitTaken` for one that others
-        have set."""
+        """Set all limits; None restores the previous value of a limit. Raises `LimitTaken` for one that
+        others have set."""
 
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set meanwhile; they are theirs, and not in `gears` any more."""

@@ -10,11 +10,13 @@ settings in it. A `LeasedActuator` is the actuator for the control loop: each se
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
@@ -30,6 +32,10 @@ from ekc.forks import detach_in_children, hold_forks
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Seconds between two heartbeats; the guard waits for several times as long."""
+LATE_HEARTBEAT_S = 2.0
+"""Seconds between two heartbeats after which the guard may soon restore."""
+GUARD_ACTION_S = 5.0
+"""Seconds in which a guard that has decided to restore does so and ends the leases."""
 GUARD_START_TIMEOUT_S = 20.0
 """Seconds for a guard to open its actuators; after that the driver counts as hung."""
 
@@ -52,6 +58,10 @@ class LeaseKeeper:
         self._owner_pid = os.getpid()
         self._lease_lock = threading.RLock()
         """Serialises the control loop and the heartbeat, which both renew leases and replace the guard."""
+        self._signal_s = time.monotonic()
+        """Time of the last heartbeat."""
+        self._late_s = -math.inf
+        """Time of the last heartbeat that came late."""
         self._needs_reapply = False
         """Whether leases ended, and settings made under them are not in force again."""
         self.actuators: list[LeasedActuator | DaemonActuator] = []
@@ -67,7 +77,11 @@ class LeaseKeeper:
                 if local:
                     self._register_folder()
                 for settable in local:
-                    self.actuators.append(LeasedActuator(settable, before, self._renew_leases, self._report))
+                    self.actuators.append(
+                        LeasedActuator(
+                            settable, before, self._renew_leases, self._report, self._may_guard_restore
+                        )
+                    )
                 self._guard_process = self._start_guard()
                 detach_in_children(self)
         except BaseException:
@@ -195,6 +209,10 @@ class LeaseKeeper:
 
     def _signal_guard(self) -> None:
         """Send the guard a heartbeat."""
+        now_s = time.monotonic()
+        if now_s - self._signal_s > LATE_HEARTBEAT_S:
+            self._late_s = now_s
+        self._signal_s = now_s
         if self._guard_process is None:
             return
         assert self._guard_process.stdin is not None
@@ -203,6 +221,11 @@ class LeaseKeeper:
         except (BlockingIOError, BrokenPipeError):
             # The guard has not read for hours, or died just now; the next heartbeat starts another.
             self._guard_process.kill()
+
+    def _may_guard_restore(self) -> bool:
+        """Whether heartbeats were late, so that the guard may be restoring; its leases end a moment after."""
+        now_s = time.monotonic()
+        return now_s - self._signal_s > LATE_HEARTBEAT_S or now_s - self._late_s < GUARD_ACTION_S
 
     def _has_all_leases(self) -> bool:
         return all(x.is_active() for x in self.actuators)

@@ -74,7 +74,7 @@ def find_lease_folder() -> Path:
     chosen = os.environ.get("EKC_RUN_DIR")
     mine = Path(chosen) if chosen else make_default_folder(os.geteuid())
     try:
-        # Others may read what is leased: they are told of it, and cannot restore it.
+        # Others may read what is leased: they can say who must restore it.
         mine.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = mine.lstat()
     except OSError as problem:
@@ -154,14 +154,19 @@ def _refuse_constant(text: str) -> float:
 def write_lease(lease: Lease) -> None:
     """Write a lease file, completely or not at all even when the process is killed. Raises `RecordError`."""
     file = make_lease_path(lease.reference.gpu)
-    fresh = file.with_suffix(f".{os.getpid()}")
     content: dict[str, Any] = {"version": LEASE_VERSION} | asdict(lease)
     try:
-        fresh.write_text(json.dumps(content))
-        fresh.chmod(0o644)
-        fresh.replace(file)
+        replace_file(file, json.dumps(content))
     except OSError as problem:
         raise RecordError(f"cannot write the lease {file} ({problem.strerror}); nothing was set") from problem
+
+
+def replace_file(file: Path, text: str) -> None:
+    """Write a file that all may read, completely or not at all. Raises `OSError`."""
+    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    fresh.replace(file)
 
 
 def touch_lease(gpu: str) -> None:

@@ -1,10 +1,10 @@
 """The registry of lease folders: by it root finds what killed governors of all users left behind.
 
-Leases are in /run/ekc (root), in /tmp/ekc-UID (any other user) or in the folder EKC_RUN_DIR. The first two are
-known. A governor with EKC_RUN_DIR registers its folder before it writes a lease: it writes an entry, a file
-that holds the path of the folder, into
+Leases are in /run/ekc (root), in /tmp/ekc-UID (any other user) or in the folder EKC_RUN_DIR. The first two
+are known. A governor with EKC_RUN_DIR registers its folder before it writes a lease: it writes an entry, a
+file that holds the path of the folder, into
 
-- /run/ekc/registry, where root has made it (mode 1777): by any `ekc govern` or `ekc govern --restore` of root,
+- /run/ekc/registry, where root has made it (mode 1777), as any `ekc govern` of root does,
 - its own /tmp/ekc-UID, which needs no root.
 
 EKC_REGISTRY_DIR names one folder to use in place of all of these, also for folders that are known.
@@ -98,9 +98,7 @@ def register_lease_folder() -> None:
         with contextlib.suppress(OSError):
             registries[-1].mkdir(mode=0o755)
     if b"\n" in os.fsencode(folder):
-        raise RecordError(
-            f"cannot register {folder!r}: its path has a line break; set EKC_RUN_DIR to another"
-        )
+        raise RecordError(f"cannot register {folder!r}: its path has a line break; set another")
     problems = []
     for registry in registries:
         try:
@@ -137,7 +135,7 @@ def erase_found_lease(found: FoundLease) -> None:
 
 
 def _make_machine_registry() -> None:
-    """Make the registry that all users may write to; as root, while nobody else can have made it."""
+    """Make the registry that all users may write to; as root: no other user can have made it."""
     make_default_folder(0).mkdir(mode=0o755, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         MACHINE_REGISTRY.mkdir()
@@ -146,7 +144,7 @@ def _make_machine_registry() -> None:
 
 @contextmanager
 def _open_registry(path: Path) -> Iterator[int]:
-    """Descriptor of a registry in which nobody but root deletes entries of others."""
+    """Descriptor of a registry in which root alone deletes entries of others."""
     descriptor = os.open(path, _FOLDER_FLAGS)
     try:
         now = os.fstat(descriptor)

@@ -18,9 +18,9 @@ from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    BoardReading,
     Gears,
     Limit,
+    LimitReading,
     LimitSetter,
     LimitTaken,
     Settings,
@@ -40,7 +40,8 @@ class LeasedActuator:
     already in force.
 
     A limit that others set meanwhile is theirs from then on: it is not set any more, nor restored at the end.
-    `report` gets one line.
+    `report` gets one line. `may_be_restored` says whether the guard may have restored limits just now, since
+    this process was late: those are not the settings of others.
     """
 
     simulated = False
@@ -51,10 +52,12 @@ class LeasedActuator:
         previous_settings: Settings,
         renew_lease: Callable[[], None],
         report: Callable[[str], None] = lambda line: None,
+        may_be_restored: Callable[[], bool] = lambda: False,
     ) -> None:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._report = report
+        self._may_be_restored = may_be_restored
         self._lock = threading.Lock()
         """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
@@ -115,7 +118,7 @@ class LeasedActuator:
             LIMIT_NAMES[x] for x in LIMITS if x in self._taken_limits and getattr(settings, x) is not None
         ]
         if taken:
-            raise LimitTaken(f"{self.label}: {', '.join(taken)}: set by others, so it is not set any more")
+            raise LimitTaken(f"{self.label}: others have set {', '.join(taken)}; that is not set any more")
 
     def reapply(self) -> None:
         """Set the limits requested last once more; a request by another thread meanwhile wins."""
@@ -132,7 +135,7 @@ class LeasedActuator:
             if change_count != self._change_count or self._has_ended:
                 return
             found = self._find_taken_limits(reading, time.monotonic())
-            if found and self.is_active():
+            if found and self.is_active() and not self._may_be_restored():
                 self._stand_back(found)
 
     def _look_for_others(self) -> None:
@@ -140,11 +143,16 @@ class LeasedActuator:
         with contextlib.suppress(ActuatorError):  # Setting will fail too, and says why.
             self.watch()
             end_s = time.monotonic() + MAX_SUSPICION_S
-            while any(x.is_suspicious for x in self._watches.values()) and time.monotonic() < end_s:
+            while self._has_suspicion() and time.monotonic() < end_s:
                 time.sleep(SUSPICION_POLL_S)
                 self.watch()
 
-    def _find_taken_limits(self, reading: BoardReading, at_s: float) -> dict[Limit, str]:
+    def _has_suspicion(self) -> bool:
+        """Whether the last readings may be those of another's clock limit."""
+        judged = self._watches.keys() - self._taken_limits - self._uncertain_limits
+        return any(self._watches[x].is_suspicious for x in judged)
+
+    def _find_taken_limits(self, reading: LimitReading, at_s: float) -> dict[Limit, str]:
         """Limits that others have set, each with what shows that."""
         found: dict[Limit, str] = {}
         for limit, watch in self._watches.items():
@@ -158,15 +166,15 @@ class LeasedActuator:
 
     def _stand_back(self, found: dict[Limit, str]) -> None:
         """Leave limits to those who have set them."""
-        self._taken_limits |= found.keys()
         left = tuple(x for x in self.lease.touched if x not in found)
-        values = dict.fromkeys(found)
+        values: dict[str, Any] = dict.fromkeys(found)
         with lease_file.lock_lease(self.lease.reference.gpu):
             self._write_lease(touched=left, in_force=replace(self.lease.in_force, **values))
+        self._taken_limits |= found.keys()
         for limit, why in found.items():
             self._report(
-                f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves it "
-                "as it is at the end"
+                f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves "
+                "it as it is at the end"
             )
 
     def _bound_settings(self, settings: Settings) -> Settings:
@@ -197,7 +205,8 @@ class LeasedActuator:
             if limit == "power_w" and (cap_w := self._find_cap_w(value)) is not None:
                 self._uncertain_caps_w.add(cap_w)
             raise
-        self._settings_in_force = replace(self._settings_in_force, **{limit: value})
+        change: dict[str, Any] = {limit: value}
+        self._settings_in_force = replace(self._settings_in_force, **change)
         self._uncertain_limits.discard(limit)
         if limit in self._watches:
             self._watches[limit].note_limit(value, time.monotonic())
@@ -243,7 +252,9 @@ class LeasedActuator:
     def _record_request(self, limits: list[Limit], settings: Settings) -> None:
         """Record limits as touched in the lease file, and the values of all, before they are set."""
         touched = tuple(x for x in LIMITS if x in self.lease.touched or x in limits)
-        values = {x: getattr(self._requested_settings, x) for x in LIMITS if x not in self._taken_limits}
+        values: dict[str, Any] = {
+            x: getattr(self._requested_settings, x) for x in LIMITS if x not in self._taken_limits
+        }
         caps = [self._find_cap_w(x.power_w) for x in (self._settings_in_force, settings)]
         known = {*self._uncertain_caps_w, *(x for x in caps if x is not None)}
         self._write_lease(touched=touched, in_force=Settings(**values), possible_caps_w=tuple(sorted(known)))
@@ -265,7 +276,7 @@ class LeasedActuator:
         return min(value, bound)
 
 
-def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: BoardReading) -> Lease:
+def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: LimitReading) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
     read = limit_setter.settings()
     values: dict[str, Any] = {

@@ -1,9 +1,9 @@
 """Notices limits that others set while a governor runs.
 
-A power cap can be read back, a clock limit cannot: no NVML call returns it. The clock of a busy board tells of
-it. A clock above our limit means that the limit was reset or raised. A clock that stays well below what the
-limit allows, while the driver names no reason (power, heat, hardware), means that someone has set a lower one.
-Where that is uncertain, nothing is noticed: a limit that is close to ours, or that is set on an idle board.
+A power cap can be read back, a clock limit cannot: no NVML call returns it. The clock of a busy board tells
+of it. A clock above our limit means that the limit was reset or raised. A clock that stays well below what
+the limit allows, while the driver names no reason (power, heat, hardware), means that someone has set a lower
+one. Where that is uncertain, nothing is noticed: a limit close to ours, or one that is set on an idle board.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekc.devices.clocks.limits import BoardReading
+from ekc.devices.clocks.limits import LimitReading
 
 INTERVAL_S = 0.5
 """Seconds between two readings."""
@@ -54,8 +54,8 @@ class ClockWatch:
         """Whether the last readings may be those of another's limit."""
         return self._above > 0 or bool(self._below_mhz)
 
-    def add_reading(self, mhz: float | None, reading: BoardReading, at_s: float) -> str:
-        """What shows that others have set the limit; empty where nothing does."""
+    def add_reading(self, mhz: float | None, reading: LimitReading, at_s: float) -> str:
+        """The sign that others have set the limit; empty where nothing does."""
         if mhz is None or at_s < self._since_s + SETTLE_S:
             return ""
         limit = self._limit_mhz
@@ -84,8 +84,8 @@ class ClockWatch:
         return f"it stays at {mhz:g} MHz, below {usual:g} MHz, and the driver gives no reason"
 
 
-def find_foreign_cap(reading: BoardReading, possible_caps_w: Sequence[float]) -> str:
-    """What shows that others have set the power cap; empty where nothing does."""
+def find_foreign_cap(reading: LimitReading, possible_caps_w: Sequence[float]) -> str:
+    """The sign that others have set the power cap; empty where nothing does."""
     cap = reading.power_w
     if cap is None or any(abs(cap - ours) <= CAP_TOLERANCE_W for ours in possible_caps_w):
         return ""

@@ -40,8 +40,8 @@ def format_settings(settings: Settings) -> str:
 
 
 @dataclass(frozen=True)
-class BoardReading:
-    """What a board shows of its limits at one moment; None where it shows nothing."""
+class LimitReading:
+    """Limits and clocks that a board shows at one moment; None where it shows nothing."""
 
     power_w: float | None
     """Power cap in force."""
@@ -97,8 +97,8 @@ class LimitSetter(Protocol):
     def settings(self) -> Settings:
         """Limits in force, as far as they can be read; clock limits cannot, and are None."""
 
-    def read_board(self) -> BoardReading:
-        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+    def read_board(self) -> LimitReading:
+        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
 
     def check_permission(self) -> None:
         """Set a limit to its present value. Raises `ActuatorError` where this process may not."""

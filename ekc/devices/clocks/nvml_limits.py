@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.clocks.limits import ActuatorReference, BoardReading, Gears, Limit, Settings
+from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, LimitReading, Settings
 from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, describe_error, load_nvml
 from ekc.errors import ActuatorError
 from ekc.forks import hold_forks
@@ -57,6 +57,11 @@ class NvmlLimitReader:
         default = self.read_default_cap_mw()
         return Settings(power_w=None if cap == default else cap / 1000)
 
+    def read_cap_w(self) -> float | None:
+        """Power cap in force, in watts; None where the card has none."""
+        cap_mw = self._read_or_none("nvmlDeviceGetPowerManagementLimit")
+        return None if cap_mw is None else cap_mw / 1000
+
     def read_default_cap_mw(self) -> int:
         """Default power cap of the card, in milliwatts."""
         return int(self._call("default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"))
@@ -66,9 +71,8 @@ class NvmlLimitReader:
         found = self._call("PCI address", "nvmlDeviceGetPciInfo").busId
         return normalize_pci_address(found.decode() if isinstance(found, bytes) else str(found))
 
-    def read_board(self) -> BoardReading:
-        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
-        cap_mw = self._read_or_none("nvmlDeviceGetPowerManagementLimit")
+    def read_board(self) -> LimitReading:
+        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
         default_mw = self._read_or_none("nvmlDeviceGetPowerManagementDefaultLimit")
         clocks = [
             self._read_or_none("nvmlDeviceGetClockInfo", kind)
@@ -76,8 +80,8 @@ class NvmlLimitReader:
         ]
         use = self._read_or_none("nvmlDeviceGetUtilizationRates")
         reasons = next((x for f in THROTTLE_FUNCTIONS if (x := self._read_or_none(f)) is not None), None)
-        return BoardReading(
-            power_w=None if cap_mw is None else cap_mw / 1000,
+        return LimitReading(
+            power_w=self.read_cap_w(),
             default_power_w=None if default_mw is None else default_mw / 1000,
             sm_mhz=clocks[0],
             memory_mhz=clocks[1],
@@ -137,8 +141,8 @@ class BoardLimits:
         """The power cap; clock limits cannot be read."""
         return self._board.settings()
 
-    def read_board(self) -> BoardReading:
-        """What the board shows of its limits now. Raises `ActuatorError` for a lost GPU."""
+    def read_board(self) -> LimitReading:
+        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
         return self._board.read_board()
 
     def _convert_to_milliwatts(self, power_w: float | None) -> int:

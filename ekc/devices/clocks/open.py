@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from ekc.devices.clocks import zeusd
 from ekc.devices.clocks.daemon import client
+from ekc.devices.clocks.lease_file import find_governor_pid
 from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.errors import ActuatorError
@@ -11,12 +14,18 @@ from ekc.errors import ActuatorError
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
     """An actuator of a kind; "auto" is NVML where this process may set limits, else ekc's daemon, else a
-    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none."""
+    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none.
+
+    The permission is not checked while another process governs the GPU: the check sets the cap that it has
+    just read, and the governor may have set another in between. A lease is refused then anyway.
+    """
     reasons = []
+    is_governed = find_governor_pid(gpu) not in (None, os.getpid())
     for open_limits in _OPENERS.values() if kind == "auto" else (_OPENERS[kind],):
         try:
             limits = open_limits(gpu)
-            limits.check_permission()
+            if not is_governed:
+                limits.check_permission()
             return limits
         except ActuatorError as problem:
             reasons.append(str(problem))

@@ -11,10 +11,11 @@ from itertools import chain
 from pathlib import Path
 
 from ekc.devices.clocks import lease_file
+from ekc.devices.clocks.cap_records import read_recorded_cap_w, record_caps
 from ekc.devices.clocks.foreign_lease import describe_verdicts, is_cap_of_another, judge_foreign_lease
 from ekc.devices.clocks.lease_file import GovernorLock, GovernorProcess, Lease, find_governor
 from ekc.devices.clocks.lease_registry import FoundLease, erase_found_lease, find_leases
-from ekc.devices.clocks.limits import LIMIT_NAMES, LimitSetter, format_settings
+from ekc.devices.clocks.limits import LIMIT_NAMES, LimitSetter, Settings, format_settings
 from ekc.devices.clocks.open import choose_actuator, reopen_actuator
 from ekc.errors import ActuatorError, EkcError, RecordError
 
@@ -23,7 +24,7 @@ NOTHING_SET = "nothing had been set"
 MACHINE_RESTARTED = "the machine has been started since; nothing put back"
 HEARTBEAT_TIMEOUT_S = 5.0
 """Seconds without a heartbeat in the lease after which its governor, and its guard, do not run."""
-LOCK_WAIT_S = 2.0
+LOCK_WAIT_S = 1.0
 """Seconds to wait for another process that restores the same GPU."""
 MAX_REFUSED_LINES = 20
 
@@ -112,6 +113,9 @@ def restore_all() -> list[RestoreResult]:
     if len(refused) > MAX_REFUSED_LINES:
         more = len(refused) - MAX_REFUSED_LINES
         results.append(RestoreResult("more", problem=f"{more} more files and folders were not looked into"))
+    if os.geteuid() == 0:
+        with suppress(OSError):  # Without a record, the board's default is the bound.
+            record_caps({x.gpu for x in find_leases()})
     return results
 
 
@@ -119,8 +123,7 @@ def _restore_unless_governed(one: FoundLease, found: Sequence[FoundLease]) -> Re
     """Restore a lease unless its governor runs; None where another user's governor runs as it should."""
     is_entitled = one.is_own or os.geteuid() == 0
     governor = find_governor(one.gpu)
-    is_its_governor = governor is not None and one.lease and governor.pid in (0, one.lease.governor)
-    if governor is not None and is_its_governor:
+    if governor is not None and _is_its_governor(one, governor):
         silent_s = _compute_silent_s(one, governor)
         if silent_s is None:
             return _report_running(one, governor)
@@ -137,8 +140,7 @@ def _restore_unless_governed(one: FoundLease, found: Sequence[FoundLease]) -> Re
 
 def _report_running(one: FoundLease, governor: GovernorProcess) -> RestoreResult | None:
     """A line for a GPU that a process governs now; None for what is no concern of this user."""
-    is_its_governor = one.lease is not None and governor.pid in (0, one.lease.governor)
-    if is_its_governor and not _is_in_own_folder(one):
+    if _is_its_governor(one, governor) and not _is_in_own_folder(one):
         return None
     if one.is_own:
         return RestoreResult(
@@ -204,12 +206,10 @@ def _restore_foreign(one: FoundLease, lease: Lease, found: Sequence[FoundLease])
     if lease.predates_boot or not lease.touched:
         erase_found_lease(one)
         return RestoreResult(one.label, MACHINE_RESTARTED if lease.predates_boot else NOTHING_SET)
-    own = [x.lease for x in found if x.is_own and x.gpu == one.gpu and x.lease is not None]
     # Not through the daemon that the lease names: that may lead anywhere.
     limit_setter = choose_actuator("auto", one.gpu)
-    verdicts = judge_foreign_lease(
-        lease, [x for x in own if not x.predates_boot], limit_setter.gears(), limit_setter.read_board()
-    )
+    records = _list_records(one.gpu, found)
+    verdicts = judge_foreign_lease(lease, records, limit_setter.gears(), limit_setter.read_board())
     for verdict in verdicts:
         if verdict.action == "put back":
             limit_setter.set_limit(verdict.limit, verdict.value)
@@ -221,8 +221,15 @@ def _restore_foreign(one: FoundLease, lease: Lease, found: Sequence[FoundLease])
     return RestoreResult(one.label, words)
 
 
+def _list_records(gpu: str, found: Sequence[FoundLease]) -> list[Settings]:
+    """Limits of a GPU that root knows to have been in force before a governor set others."""
+    own = [x.lease for x in found if x.is_own and x.gpu == gpu and x.lease is not None]
+    known = [x.previous for x in own if not x.predates_boot]
+    return [*known, Settings(power_w=read_recorded_cap_w(gpu))]
+
+
 def _describe_settings(lease: Lease) -> str:
-    """What a governor had set; a lease of an earlier version does not say the values."""
+    """Settings of a governor; a lease of an earlier version does not say the values."""
     names = ", ".join(LIMIT_NAMES[x] for x in lease.touched) or "nothing"
     return names if lease.possible_caps_w is None else format_settings(lease.in_force)
 
@@ -235,6 +242,13 @@ def _make_label(one: FoundLease) -> str:
 def _is_in_own_folder(one: FoundLease) -> bool:
     """Whether a lease is in the folder in which this process keeps its own."""
     return one.is_own and one.folder.path == lease_file.find_lease_folder().absolute()
+
+
+def _is_its_governor(one: FoundLease, governor: GovernorProcess) -> bool:
+    """Whether the process that holds the GPU is the governor of the lease, and not one of another user."""
+    if one.lease is None:
+        return False
+    return (governor.pid, governor.uid) == (one.lease.governor, one.folder.owner)
 
 
 def _compute_silent_s(one: FoundLease, governor: GovernorProcess) -> float | None:

@@ -63,7 +63,7 @@ class SimulatedRun:
         return self._settings
 
     def taken_limits(self) -> frozenset[Limit]:
-        """None: nobody else sets a simulated card."""
+        """None: a simulated card has no other user."""
         return frozenset()
 
     def apply(self, settings: Settings) -> None:

@@ -138,6 +138,18 @@ def test_gpu_has_one_governor(restless: RestlessGovernor) -> None:
     assert restless.process.poll() is None
 
 
+def test_permission_is_not_checked_on_a_governed_gpu(restless: RestlessGovernor) -> None:
+    """The check sets the cap that it has read: a governor took it for an administrator's, and kept it."""
+    program = f"""
+from ekc.devices.clocks.open import choose_actuator
+for _ in range(50):
+    choose_actuator("auto", {restless.boards.get_uuid()!r})
+"""
+    checker = restless.boards.start_python("-c", program)
+    assert checker.wait(30) == 0
+    assert checker.pid not in {call[1] for call in restless.boards.read_calls()}
+
+
 def test_unrestorable_gpu_keeps_its_lease(boards: ScriptedBoards) -> None:
     governor = RestlessGovernor(boards)
     governor.kill(governor.guard_pid, governor.process.pid)

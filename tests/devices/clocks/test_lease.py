@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from ekc.devices.clocks import lease as leases
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import LeasedActuator, restore_all
-from ekc.devices.clocks.limits import LIMITS, ActuatorReference, BoardReading, Gears, Limit, Settings
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Gears, Limit, LimitReading, Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
@@ -256,8 +256,8 @@ class InMemoryLimits:
     def settings(self) -> Settings:
         return Settings(power_w=self.limits.power_w)
 
-    def read_board(self) -> BoardReading:
-        return BoardReading(None, None, None, None, False, True)
+    def read_board(self) -> LimitReading:
+        return LimitReading(None, None, None, None, False, True)
 
     def check_permission(self) -> None: ...
 
