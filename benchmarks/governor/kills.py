@@ -1,4 +1,5 @@
-"""Kill -9 of the job, the governor, its guard, and all of them: are the previous settings back in time?
+"""Kill -9 of the job, the governor, its guard, and all of them: are the previous settings back in time? And
+with the daemon: kill -9 of governor and job, SIGSTOP of both, and kill -9 of the daemon.
 
     python -m benchmarks.governor.kills [--kills 20] [--seed 0] [--json FILE]
 
@@ -28,6 +29,7 @@ from typing import Any
 
 from benchmarks.common.script import make_main
 from ekc.processes.process_facts import list_process_family
+from tests.devices.clocks.daemon.helpers import RunningDaemon
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
@@ -56,14 +58,19 @@ class GovernedProcesses:
 
     def __init__(self, folder: Path) -> None:
         self.boards = ScriptedBoards(folder)
+        self.start({})
+        self.guard = self.find_child("ekc.devices.clocks.guard")
+
+    def start(self, environment: dict[str, str]) -> None:
+        """Start the governor and its job, and wait until a limit was set."""
+        self.boards.extra |= environment
         runner = str(ROOT / "tests" / "governor" / "restless_govern.py")
-        self.output = (folder / "out").open("w")
+        self.output = (self.boards.folder / "out").open("w")
         self.process = self.boards.start_python(
             runner, sys.executable, "-c", JOB, JOB_S, stdout=self.output, stderr=subprocess.DEVNULL
         )
         assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
         self.job = self.find_child("job done")
-        self.guard = self.find_child("ekc.devices.clocks.guard")
 
     def find_child(self, words: str) -> int:
         """Process id of the child whose command line holds these words."""
@@ -86,6 +93,50 @@ class GovernedProcesses:
         self.boards.wait_for(lambda b: not Path(f"/proc/{self.job}").exists(), 30)
         self.process.wait()
         return (self.boards.folder / "out").read_text() == "job done\n"
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self.process.kill()
+
+
+class DaemonProcesses(GovernedProcesses):
+    """A governor and its job, and the daemon that sets limits for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.boards = ScriptedBoards(folder)
+        self.daemon = RunningDaemon(self.boards, f"[[allow]]\nusers = [{os.geteuid()}]\n")
+        self.start({"ACTUATOR": "daemon", "EKC_GOVERNOR_SOCKET": str(self.daemon.socket_path)})
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        super().close()
+        self.daemon.close()
+
+
+def kill_client(g: GovernedProcesses) -> Case:
+    """Kill governor and job; the daemon must restore the settings."""
+    touched = g.kill(g.process.pid, g.job)
+    return Case(touched, g.wait_for_restore(), True)
+
+
+def stop_client(g: GovernedProcesses) -> Case:
+    """Stop governor and job, as batch systems do; the daemon must restore the settings, and the job run on
+    when it continues."""
+    for pid in (g.process.pid, g.job):
+        os.kill(pid, signal.SIGSTOP)
+    touched = not g.boards.are_limits_back()
+    back = g.wait_for_restore()
+    for pid in (g.process.pid, g.job):
+        os.kill(pid, signal.SIGCONT)
+    return Case(touched, back, g.wait_for_job())
+
+
+def kill_daemon(g: GovernedProcesses) -> Case:
+    """Kill the daemon; its guard must restore the settings, and the job run on."""
+    assert isinstance(g, DaemonProcesses)
+    touched = not g.boards.are_limits_back()
+    g.daemon.kill()
+    return Case(touched, g.wait_for_restore(), g.wait_for_job())
 
 
 def kill_job(g: GovernedProcesses) -> Case:
@@ -129,6 +180,7 @@ def kill_all(g: GovernedProcesses) -> Case:
 
 
 CASES = {"job": kill_job, "governor": kill_governor, "guard": kill_guard, "all": kill_all}
+DAEMON_CASES = {"client": kill_client, "stopped": stop_client, "daemon": kill_daemon}
 
 
 def _clock_was_set(boards: ScriptedBoards) -> bool:
@@ -139,12 +191,13 @@ def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
     cases = []
     for _ in range(kills):
         with tempfile.TemporaryDirectory() as folder:
-            governed = GovernedProcesses(Path(folder))
+            processes = DaemonProcesses if name in DAEMON_CASES else GovernedProcesses
+            governed = processes(Path(folder))
             try:
                 time.sleep(rng.uniform(0.0, LATEST_S))
-                cases.append(CASES[name](governed))
+                cases.append((CASES | DAEMON_CASES)[name](governed))
             finally:
-                governed.process.kill()
+                governed.close()
     back = [case.back_s for case in cases]
     # Where every process was killed, the user restores: the bar is that it works, not how soon.
     bar_s = float("inf") if name == "all" else BAR_S
@@ -184,7 +237,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         f"scripted NVML, {arguments.kills} kills each, seed {arguments.seed}; bar: back within {BAR_S:g} s\n"
     )
     print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
-    return {"lines": [_run_cases(name, arguments.kills, rng) for name in CASES]}
+    return {"lines": [_run_cases(name, arguments.kills, rng) for name in CASES | DAEMON_CASES]}
 
 
 main = make_main(__doc__, measure, {"back_s": BAR_S}, add_options)

@@ -115,16 +115,19 @@ def _describe_power_cap(sensors: GpuSensors) -> str:
 def _describe_clocks(sensors: GpuSensors) -> str:
     """The present clock, and the way in which clocks can be set. No clock is set."""
     from ekc.devices.clocks import zeusd
+    from ekc.devices.clocks.daemon.client import find_socket
 
     mhz = sensors.clock_mhz()
     now = f"{mhz:.0f} MHz now" if mhz == mhz else f"unknown ({sensors.last_problem})"
     refusal = explain_refusal()
     if not refusal:
         return f"{now}; this process may set them"
-    address = zeusd.find_daemon_address()
+    path, address = find_socket(), zeusd.find_daemon_address()
+    if path is not None:
+        return f"{now}; {refusal}, but the daemon of ekc at {path} may set them"
     if address is not None:
         return f"{now}; {refusal}, but zeusd at {address} may set them"
-    return f"{now}; cannot be set: {refusal}, and no zeusd runs"
+    return f"{now}; cannot be set: {refusal}, and no daemon runs"
 
 
 def _describe_measurable(behaviour: SensorBehaviour, shared: str) -> str:

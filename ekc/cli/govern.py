@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
+from ekc.cli.govern_daemon import DAEMON_OPTIONS, daemon_options, run_daemon_command
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
 
@@ -83,7 +84,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--actuator",
     default="auto",
     show_default=True,
-    help="How clocks are set: auto, nvml (needs root) or zeusd.",
+    help="How clocks are set: auto, nvml (needs root), daemon (see --daemon) or zeusd.",
 )
 @click.option(
     "--sm-before",
@@ -115,6 +116,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
+@daemon_options
 @click.option("--gpus-of", type=int, hidden=True)
 @click.option("--steps", type=FILE, hidden=True)
 @click.option("--model", hidden=True)
@@ -143,8 +145,12 @@ def govern(
       ekc govern --simulate compute --card h200
       ekc govern --plan plan.json -- python serve.py
       ekc govern --restore
+      ekc govern --daemon
     """
     refuse_unused_options(("model",), NO_MODELS)
+    if options["daemon"]:
+        return run_daemon_command(**options)
+    refuse_unused_options(DAEMON_OPTIONS, "it is for --daemon; leave it out")
     asked = [x for x in (command, pid, simulate) if x]
     if restore:
         refuse_unused_options({p.name for p in govern.params} - {"restore"}, RESTORE_ALONE)

@@ -45,9 +45,9 @@ class Governor:
 
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
     `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those that this process
-    uses. `each`: a control loop for each GPU instead of all alike. `actuator`: "auto", "nvml" or "zeusd".
-    `advise`: set nothing and report what would be set. `quiet`: print only failures. Raises `InvalidInput`
-    for bad arguments.
+    uses. `each`: a control loop for each GPU instead of all alike. `actuator`: "auto", "nvml", "daemon" or
+    "zeusd". `advise`: set nothing and report what would be set. `quiet`: print only failures. Raises
+    `InvalidInput` for bad arguments.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else format_value(value)
 
 
-ACTUATORS = ("auto", "nvml", "zeusd")
+ACTUATORS = ("auto", "nvml", "daemon", "zeusd")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class GovernorRequest:
     gpus_of: int | None = None
     """Process whose descendants use the GPUs; by default the job itself."""
     actuator: str = "auto"
-    """`auto`, `nvml` or `zeusd`."""
+    """`auto`, `nvml`, `daemon` or `zeusd`."""
     advise: bool = False
     """Whether to set nothing and only report what would be set."""
     each: bool = False

@@ -135,7 +135,8 @@ def test_cost_of_a_short_job() -> None:
 def test_kills_restore_the_settings(run: Run, tmp_path: Path) -> None:
     text, figures = run("governor.kills", "--kills", "1", "--seed", "3")
     assert "scripted NVML, 1 kills each, seed 3" in text
-    assert [row["killed"] for row in figures["lines"]] == ["job", "governor", "guard", "all"]
+    names = ["job", "governor", "guard", "all", "client", "stopped", "daemon"]
+    assert [row["killed"] for row in figures["lines"]] == names
     for row in figures["lines"]:
         (case,) = row["cases"]
         assert case["restored"] == (row["killed"] == "all")

@@ -156,7 +156,7 @@ def test_clock_permission_is_reported(
     monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: None)
     clocks = cli.json("doctor")["gpu"]["each"][0]["clocks"]
     assert clocks.endswith(
-        "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
+        "cannot be set: this process lacks CAP_SYS_ADMIN, which root has, and no daemon runs"
     )
     monkeypatch.setattr("ekc.devices.clocks.zeusd.find_daemon_address", lambda: "/run/zeusd/zeusd.sock")
     assert "but zeusd at /run/zeusd/zeusd.sock may set them" in cli.json("doctor")["gpu"]["each"][0]["clocks"]

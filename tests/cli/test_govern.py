@@ -27,7 +27,7 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--objective", "fame", *TOUCH), "energy, edp"),
         (("--min-saving", "2", *TOUCH), "min_saving"),
         (("--remaining", "-1", *TOUCH), "remaining"),
-        (("--actuator", "magic", *TOUCH), "auto, nvml, zeusd"),
+        (("--actuator", "magic", *TOUCH), "auto, nvml, daemon, zeusd"),
         (("--json", "no/such/folder/events", *TOUCH), "--json"),
         (("--plot", "job.txt", *TOUCH), "--plot"),
         (("--model", "simulated", *TOUCH), "--model: the search measures a few clocks"),

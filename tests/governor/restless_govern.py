@@ -2,8 +2,10 @@
 
 `python restless_govern.py COMMAND...`. Job, lease, guard and session are the real ones; only the control loop
 is another, so that kills hit a governor in the middle of setting far more often than the real one allows.
+ACTUATOR names the actuator.
 """
 
+import os
 import random
 import sys
 import time
@@ -57,5 +59,6 @@ listener = SimpleNamespace(
     on_note=print_line,
     on_progress=print_line,
 )
-outcome = govern_job(job, GovernorRequest(Policy()), listener, make_probe, set_random_limits)
+request = GovernorRequest(Policy(), actuator=os.environ.get("ACTUATOR", "auto"))
+outcome = govern_job(job, request, listener, make_probe, set_random_limits)
 sys.exit(outcome.status)

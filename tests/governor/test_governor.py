@@ -85,7 +85,7 @@ def test_bad_arguments_are_refused_at_once() -> None:
         ekc.Governor(max_slowdown=-1)
     with pytest.raises(InvalidInput, match="objective"):
         ekc.Governor(objective="fame")
-    with pytest.raises(InvalidInput, match=r"no actuator .fame.; actuators are auto, nvml, zeusd"):
+    with pytest.raises(InvalidInput, match=r"no actuator .fame.; actuators are auto, nvml, daemon, zeusd"):
         ekc.Governor(actuator="fame")
 
 

@@ -19,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
+from ekc.devices.clocks.daemon.client import DaemonLimits
 from ekc.devices.clocks.lease_file import GUARD_READY
 from ekc.devices.clocks.lease_registry import register_lease_folder
 from ekc.devices.clocks.leased_actuator import LeasedActuator
@@ -62,13 +64,19 @@ class LeaseKeeper:
         """Time of the last heartbeat that came late."""
         self._needs_reapply = False
         """Whether leases ended, and settings made under them are not in force again."""
-        self.actuators: list[LeasedActuator] = []
+        self.actuators: list[LeasedActuator | DaemonActuator] = []
+        self._guard_process: subprocess.Popen[bytes] | None = None
+        """None where a daemon keeps all leases, with guards of its own."""
+        before = previous_settings or Settings()
         try:
             # A child that is forked in between would hold locks and a pipe unknowingly.
             with hold_forks():
-                self._register_folder()
-                before = previous_settings or Settings()
-                for settable in limit_setters:
+                remote = [x for x in limit_setters if isinstance(x, DaemonLimits)]
+                self.actuators += lease_from_daemon(remote, before, self._renew_leases, self._report)
+                local = [x for x in limit_setters if x not in remote]
+                if local:
+                    self._register_folder()
+                for settable in local:
                     self.actuators.append(
                         LeasedActuator(
                             settable, before, self._renew_leases, self._report, self._may_guard_restore
@@ -98,8 +106,8 @@ class LeaseKeeper:
 
     @property
     def guard_pid(self) -> int:
-        """Process id of the guard."""
-        return self._guard_process.pid
+        """Process id of the guard; 0 without one."""
+        return self._guard_process.pid if self._guard_process else 0
 
     def close(self) -> list[str]:
         """Put everything back; returns the reason for each GPU where that failed. A second call does nothing,
@@ -115,8 +123,8 @@ class LeaseKeeper:
     def detach(self) -> None:
         """In a forked child: leave the lease to the parent; no lock is safe to take here. With lock and pipe
         open in the child, the guard would outlive the parent."""
-        assert self._guard_process.stdin is not None
-        self._guard_process.stdin.close()
+        if self._guard_process is not None and self._guard_process.stdin is not None:
+            self._guard_process.stdin.close()
         for actuator in self.actuators:
             actuator.detach()
 
@@ -156,9 +164,13 @@ class LeaseKeeper:
                 problems.append(f"{problem}; {remedy}")
         return problems
 
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches."""
-        leases = [word for x in self.actuators for word in (x.lease.reference.gpu, x.lease.id)]
+    def _start_guard(self) -> subprocess.Popen[bytes] | None:
+        """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches.
+        None where all leases are a daemon's."""
+        own = [x.lease for x in self.actuators if isinstance(x, LeasedActuator)]
+        if not own:
+            return None
+        leases = [word for lease in own for word in (lease.reference.gpu, lease.id)]
         try:
             guard = subprocess.Popen(
                 [sys.executable, "-m", "ekc.devices.clocks.guard", *leases],
@@ -198,7 +210,7 @@ class LeaseKeeper:
         with self._lease_lock:
             if not self._has_all_leases():
                 self._retake_leases()
-            elif self._guard_process.poll() is not None:
+            elif self._guard_process is not None and self._guard_process.poll() is not None:
                 self._restart_guard()
                 self._report("the guard had ended; a new one was started")
             self._signal_guard()
@@ -213,6 +225,8 @@ class LeaseKeeper:
         if now_s - self._signal_s > LATE_HEARTBEAT_S:
             self._late_s = now_s
         self._signal_s = now_s
+        if self._guard_process is None:
+            return
         assert self._guard_process.stdin is not None
         try:
             os.write(self._guard_process.stdin.fileno(), b".")
@@ -260,6 +274,8 @@ class LeaseKeeper:
 
     def _dismiss_guard(self, wait: bool = True) -> None:
         """Close the pipe of a guard whose leases are over; the guard then ends."""
+        if self._guard_process is None:
+            return
         assert self._guard_process.stdin is not None
         self._guard_process.stdin.close()
         if wait:

@@ -69,7 +69,7 @@ class ActuatorReference:
     """Data with which another process opens the same actuator. No secret: tokens stay in the environment."""
 
     kind: str
-    """"nvml" or "zeusd"."""
+    """"nvml", "daemon" or "zeusd"."""
     gpu: str
     """UUID of the GPU."""
     address: str = ""

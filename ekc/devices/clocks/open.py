@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease_file import find_governor_pid
 from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
@@ -12,15 +13,15 @@ from ekc.errors import ActuatorError
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
-    """An actuator of a kind; "auto" is NVML where this process may set limits, else a running zeusd. Nothing
-    is changed. Raises `ActuatorError` with every reason why there is none.
+    """An actuator of a kind; "auto" is NVML where this process may set limits, else ekc's daemon, else a
+    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none.
 
     The permission is not checked while another process governs the GPU: the check sets the cap that it has
     just read, and the governor may have set another in between. A lease is refused then anyway.
     """
     reasons = []
     is_governed = find_governor_pid(gpu) not in (None, os.getpid())
-    for open_limits in (_open_nvml, _open_zeusd) if kind == "auto" else (_OPENERS[kind],):
+    for open_limits in _OPENERS.values() if kind == "auto" else (_OPENERS[kind],):
         try:
             limits = open_limits(gpu)
             if not is_governed:
@@ -35,6 +36,15 @@ def _open_nvml(gpu: str) -> LimitSetter:
     return NvmlLimits(gpu)
 
 
+def _open_daemon(gpu: str) -> LimitSetter:
+    where = client.find_socket()
+    if where is None:
+        raise ActuatorError(
+            f"no daemon of ekc at {client.DEFAULT_SOCKET}, and {client.SOCKET_VARIABLE} names none"
+        )
+    return client.DaemonLimits(gpu, where)
+
+
 def _open_zeusd(gpu: str) -> LimitSetter:
     where = zeusd.find_daemon_address()
     if where is None:
@@ -44,7 +54,7 @@ def _open_zeusd(gpu: str) -> LimitSetter:
     return zeusd.ZeusdLimits(gpu, where)
 
 
-_OPENERS = {"nvml": _open_nvml, "zeusd": _open_zeusd}
+_OPENERS = {"nvml": _open_nvml, "daemon": _open_daemon, "zeusd": _open_zeusd}
 
 
 def reopen_actuator(reference: ActuatorReference) -> LimitSetter:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
@@ -38,8 +39,8 @@ class SmClockControl:
         if self._sensors.explain_sharing():
             return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
         refused = explain_refusal()
-        if refused and zeusd.find_daemon_address() is None:
-            return Clocks(reason=f"{refused}, and no zeusd runs", current_mhz=current)
+        if refused and client.find_socket() is None and zeusd.find_daemon_address() is None:
+            return Clocks(reason=f"{refused}, and no daemon runs", current_mhz=current)
         try:
             mhz = NvmlLimitReader(self._sensors.uuid).gears().sm_mhz
         except ActuatorError as problem:

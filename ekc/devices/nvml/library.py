@@ -148,7 +148,7 @@ def describe_error(problem: Any) -> str:
     import pynvml
 
     help_with = {
-        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN, or zeusd; --advise sets nothing",
+        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN, or a daemon; --advise sets nothing",
         pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
         pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
         pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",

@@ -69,9 +69,10 @@ def test_missing_right_is_reported_without_a_try(
         sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
     )
     monkeypatch.setattr(sm_clock.zeusd, "find_daemon_address", lambda: None)
+    monkeypatch.setattr(sm_clock.client, "find_socket", lambda: None)
     offered = held.list_clocks()
     assert offered.mhz == ()
-    assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
+    assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no daemon runs"
     assert offered.current_mhz == 1995
     assert here.read_calls() == []
 

@@ -20,6 +20,12 @@ def boards(tmp_path: Path) -> ScriptedBoards:
 @pytest.fixture
 def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoards:
     """The same boards, seen by this process as well."""
+    see_boards(boards, monkeypatch)
+    return boards
+
+
+def see_boards(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process see scripted boards."""
     for name in ("EKC_SCRIPTED_GPU", "EKC_RUN_DIR", "EKC_REGISTRY_DIR", "PYTHONPATH"):
         monkeypatch.setenv(name, boards.environment[name])
     for name in ("ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN", "CUDA_VISIBLE_DEVICES"):
@@ -28,7 +34,6 @@ def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoa
     scripted = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scripted)
     monkeypatch.setitem(sys.modules, "pynvml", scripted)
-    return boards
 
 
 @pytest.fixture

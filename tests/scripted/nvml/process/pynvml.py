@@ -122,6 +122,9 @@ class _ProcessNvml(_library.ScriptedNvml):
             boards = _read_boards()
         if boards["lost"] and arguments:
             return self.real.NVML_ERROR_GPU_IS_LOST
+        is_setting = function.startswith(("nvmlDeviceSet", "nvmlDeviceReset"))
+        if is_setting and boards.get("root_only") and os.geteuid() != 0:
+            return self.real.NVML_ERROR_NO_PERMISSION
         return boards["fail"].get(function)
 
     def nvmlDeviceGetHandleByIndex(self, index):
@@ -131,6 +134,9 @@ class _ProcessNvml(_library.ScriptedNvml):
 
     def nvmlDeviceGetUUID(self, handle):
         return self.gpus[handle].script["uuid"]
+
+    def nvmlDeviceGetMinorNumber(self, handle):
+        return self.gpus[handle].script.get("minor", handle)
 
     def nvmlDeviceGetPciInfo(self, handle):
         return SimpleNamespace(busId=f"0000{self.gpus[handle].script['bus']}")

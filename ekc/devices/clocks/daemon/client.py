@@ -1,0 +1,188 @@
+"""A client's side of the daemon: the limits of one GPU, and the connection that is the lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel, PeerSilent
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings
+from ekc.devices.clocks.nvml_limits import BoardLimits
+from ekc.errors import ActuatorError, EkcError, InvalidInput
+
+DEFAULT_SOCKET = "/run/ekc/governor.sock"
+SOCKET_VARIABLE = "EKC_GOVERNOR_SOCKET"
+REPLY_TIMEOUT_S = 5.0
+LEASE_TIMEOUT_S = 25.0
+"""Seconds for a lease: the daemon starts a guard process first."""
+
+
+def name_socket() -> str:
+    """Path of the daemon's socket: EKC_GOVERNOR_SOCKET or the default one."""
+    return os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+
+
+def find_socket() -> str | None:
+    """Path of the daemon's socket; None where the default one does not exist and no other is named."""
+    path = name_socket()
+    return path if path != DEFAULT_SOCKET or os.path.exists(path) else None
+
+
+class DaemonLimits(BoardLimits):
+    """One GPU that the daemon sets; possible values and the cap are read by NVML. Limits are set under a
+    `DaemonLease` alone."""
+
+    def __init__(self, uuid: str, socket_path: str) -> None:
+        super().__init__(uuid)
+        self.socket_path = socket_path
+
+    @property
+    def label(self) -> str:
+        """Name for messages, e.g. "daemon at /run/ekc/governor.sock, GPU 0 (NVIDIA A40)"."""
+        return f"daemon at {self.socket_path}, {self._board.name}"
+
+    @property
+    def reference(self) -> ActuatorReference:
+        """Reference by UUID and socket."""
+        return ActuatorReference("daemon", self._board.uuid, self.socket_path)
+
+    def check_permission(self) -> None:
+        """Ask the daemon whether it would give a lease. Raises `ActuatorError` where it would not."""
+        connection = DaemonConnection(self.socket_path)
+        try:
+            connection.request({"do": "check", "gpus": [self._board.uuid]})
+        finally:
+            connection.close()
+
+    def set_limit(self, limit: Limit, value: float | None) -> None:
+        """Raises `ActuatorError`: the daemon takes whole settings, under a lease."""
+        raise ActuatorError(f"{self.label}: {limit} cannot be set to {value} without a lease")
+
+
+class DaemonConnection:
+    """A connection to the daemon. Raises `ActuatorError` where none answers."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._name = f"daemon at {socket_path}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._channel = MessageChannel(self._socket, MAX_REPLY_BYTES)
+        try:
+            self._socket.settimeout(REPLY_TIMEOUT_S)
+            self._socket.connect(socket_path)
+        except OSError as problem:
+            self._socket.close()
+            reason = problem.strerror or str(problem)
+            raise ActuatorError(f"{self._name} does not answer ({reason}); is it started?") from problem
+
+    def request(self, message: dict[str, Any], seconds: float = REPLY_TIMEOUT_S) -> dict[str, Any]:
+        """The reply. Raises `ActuatorError` for a refusal, and `ConnectionEnded` with the daemon's reason
+        where it has ended the connection."""
+        try:
+            with suppress(ConnectionEnded):  # The daemon may have written why it closed.
+                self._channel.send(message)
+            reply = self._channel.receive(seconds)
+        except PeerSilent as silence:
+            raise PeerSilent(f"{self._name}: {silence}") from silence
+        except (ConnectionEnded, InvalidInput) as end:
+            raise ConnectionEnded(f"{self._name}: {end}") from end
+        if "ended" in reply:
+            raise ConnectionEnded(f"{self._name}: {reply['ended']}")
+        if reply.get("ok") is not True:
+            refusal = reply.get("refused", "unknown reply; is it another version of ekc?")
+            raise ActuatorError(f"{self._name}: {refusal}")
+        return reply
+
+    def close(self) -> None:
+        """Close the connection, which ends a lease."""
+        self._socket.close()
+
+
+class DaemonLease:
+    """The lease of some GPUs at one daemon; it can be taken again after the daemon has ended it."""
+
+    def __init__(self, gpus: Sequence[DaemonLimits], on_message: Callable[[str], None]) -> None:
+        self._gpus = tuple(gpus)
+        self._on_message = on_message
+        self._lock = threading.Lock()
+        """The control loop and the heartbeat both send requests."""
+        self._connection: DaemonConnection | None = None
+        self.before: dict[str, Settings] = {}
+        """By UUID: the settings before the lease, which are bounds."""
+        self.lowest: dict[str, Settings] = {}
+        """By UUID: the lowest settings that the daemon's allow-list permits."""
+        self.taken: dict[str, frozenset[Limit]] = {gpu.reference.gpu: frozenset() for gpu in gpus}
+        """By UUID: limits that others have set since the first lease; they are theirs."""
+
+    def take(self) -> None:
+        """Take the lease, unless it is held. Raises `ActuatorError`."""
+        with self._lock:
+            if self._connection is None:
+                self._take()
+
+    def _take(self) -> None:
+        connection = DaemonConnection(self._gpus[0].socket_path)
+        try:
+            gpus = [gpu.reference.gpu for gpu in self._gpus]
+            reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
+            self.before = {gpu: Settings(**reply["gpus"][gpu]["before"]) for gpu in gpus}
+            self.lowest = {gpu: Settings(**reply["gpus"][gpu]["lowest"]) for gpu in gpus}
+        except (EkcError, KeyError, TypeError) as problem:
+            connection.close()
+            if isinstance(problem, ActuatorError):
+                raise
+            raise ActuatorError(f"{problem}") from problem
+        self._connection = connection
+
+    def is_held(self) -> bool:
+        """Ask the daemon whether the lease is still held; the question is also the sign of life."""
+        with self._lock:
+            try:
+                self._request({"do": "beat"})
+            except ConnectionEnded as end:
+                self._on_message(f"{end}; the lease is over, and is taken again")
+            return self._connection is not None
+
+    def set(self, gpu: str, settings: Settings) -> None:
+        """Set all limits of one GPU. Raises `ActuatorError`."""
+        with self._lock:
+            try:
+                self._request({"do": "set", "gpu": gpu, "settings": asdict(settings)})
+            except ConnectionEnded as end:
+                raise ActuatorError(str(end)) from end
+            if self._connection is None:
+                raise ActuatorError(f"{self._gpus[0].label}: the lease is over")
+
+    def end(self) -> None:
+        """Put the settings back and end the lease; returns when that is done. Raises `ActuatorError`."""
+        with self._lock:
+            try:
+                self._request({"do": "end"})
+            except PeerSilent as silence:
+                raise ActuatorError(str(silence)) from silence
+            except ConnectionEnded:
+                pass  # The daemon or its guards have put them back.
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Close the connection without a message, also in a forked child."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _request(self, message: dict[str, Any]) -> None:
+        """Send a request where the lease is held. Raises `ConnectionEnded` once where it has ended."""
+        if self._connection is None:
+            return
+        try:
+            taken = self._connection.request(message).get("taken", {})
+        except ConnectionEnded:
+            self.close()
+            raise
+        for gpu, limits in taken.items():
+            self.taken[gpu] |= {limit for limit in LIMITS if limit in limits}
