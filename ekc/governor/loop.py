@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ekc.governor import phase as phases
+from ekc.governor.accounting import account_savings
 from ekc.governor.budget import (
     compute_affordable_slowdown,
     estimate_payoff,
@@ -31,9 +32,9 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
+from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
+from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
@@ -100,20 +101,29 @@ class _ControlLoop:
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
         self._phases: list[Phase] = []
-        self._late_seconds: SecondsBySettings = {}
-        """Seconds under each setting that belong to the next phase, which began before it was noticed."""
+        self._late_totals: tuple[TotalsBySettings, TotalsBySettings] = ({}, {})
+        """Seconds and joules under each setting that belong to the next phase, which began before it was
+        noticed."""
 
     def run(self) -> GovernResult:
-        start, joules = self._probe.now(), self._probe.read_energy_j()
+        start, self._start_j = self._probe.now(), self._probe.read_energy_j()
         simulated = self._probe.simulated or self._actuator.simulated
         labels = self._probe.label, self._actuator.label
         self._on_event(Started(start, *labels, simulated, self._policy.objective))
         self._start_s = start
         with contextlib.suppress(JobEnded):
             self._run_phases()
-        totals = self._probe.now() - start, self._probe.read_energy_j() - joules
+        totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j
+        self._report_savings()
         self._on_event(Ended(self._probe.now(), *totals))
         return GovernResult(*totals, tuple(self._phases))
+
+    def _report_savings(self) -> None:
+        if not self._can_set:
+            return
+        self._meter.count_joules()
+        joules = self._probe.read_energy_j() - self._start_j
+        self._on_event(account_savings(self._phases, self._policy, self._probe.now(), joules))
 
     def _run_phases(self) -> None:
         level = "large"
@@ -139,16 +149,15 @@ class _ControlLoop:
 
     def _learn_phase(self, level: str, last_phase: Phase | None) -> Phase:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
-        seconds_by_settings: SecondsBySettings = {}
-        self._meter.seconds_by_settings = seconds_by_settings
+        self._meter.switch_account({}, {})
         phase = phases.begin_phase(self._meter, self._policy, self._gears)
         if (earlier := self._find_earlier_phase(phase)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
-            self._enter_phase(earlier, seconds_by_settings)
+            self._enter_phase(earlier)
             self._apply_choice(earlier.choice, "the choice for a phase seen before")
             return earlier
         self._phases.append(phase)
-        self._enter_phase(phase, seconds_by_settings)
+        self._enter_phase(phase)
         if level == "small" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
@@ -173,18 +182,28 @@ class _ControlLoop:
                 return earlier
         return None
 
-    def _enter_phase(self, phase: Phase, seconds_by_settings: SecondsBySettings) -> None:
-        """Count time for a phase from now on, and add the seconds before it was identified."""
-        for settings, seconds in (*seconds_by_settings.items(), *self._late_seconds.items()):
-            phase.seconds_by_settings[settings] = phase.seconds_by_settings.get(settings, 0.0) + seconds
-        self._meter.seconds_by_settings, self._late_seconds = phase.seconds_by_settings, {}
+    def _enter_phase(self, phase: Phase) -> None:
+        """Count time and energy for a phase from now on, and add those before it was identified."""
+        meter = self._meter
+        meter.count_joules()
+        before = (meter.seconds_by_settings, meter.joules_by_settings)
+        for own, *others in zip(
+            (phase.seconds_by_settings, phase.joules_by_settings), before, self._late_totals, strict=True
+        ):
+            for settings, amount in (item for other in others for item in other.items()):
+                own[settings] = own.get(settings, 0.0) + amount
+        meter.switch_account(phase.seconds_by_settings, phase.joules_by_settings)
+        self._late_totals = ({}, {})
 
     def _leave_phase(self, phase: Phase, late_s: float) -> None:
-        """The phase ended `late_s` ago: count the time since then for the next one."""
-        seconds = min(late_s, phase.seconds_by_settings.get(phase.choice, 0.0))
-        if seconds > 0:
+        """The phase ended `late_s` ago: count time and energy since then for the next one."""
+        self._meter.count_joules()
+        held_s = phase.seconds_by_settings.get(phase.choice, 0.0)
+        if (seconds := min(late_s, held_s)) > 0:
+            joules = phase.joules_by_settings.get(phase.choice, 0.0) * seconds / held_s
             phase.seconds_by_settings[phase.choice] -= seconds
-            self._late_seconds = {phase.choice: seconds}
+            phase.joules_by_settings[phase.choice] = phase.joules_by_settings.get(phase.choice, 0.0) - joules
+            self._late_totals = ({phase.choice: seconds}, {phase.choice: joules})
 
     def _limit_search_budget(self, phase: Phase) -> None:
         """Set the slowdown that the job has left as the budget of the phase's search."""
@@ -289,12 +308,13 @@ class _ControlLoop:
 
     def _wait_while_idle(self) -> None:
         """Wait until work resumes; limits stay as they are, so that it is not slowed."""
-        began, seconds_by_settings = self._probe.now(), self._meter.seconds_by_settings
-        self._meter.seconds_by_settings = {}
+        began, meter = self._probe.now(), self._meter
+        account = (meter.seconds_by_settings, meter.joules_by_settings)
+        meter.switch_account({}, {})
         self._on_event(Idled(began))
         while not has_work(self._meter.record(WORK_POLL_S)):
             pass
-        self._meter.seconds_by_settings = seconds_by_settings
+        meter.switch_account(*account)
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
@@ -330,6 +350,7 @@ class _ControlLoop:
             return "doubt"
         if (summary := phases.summarise_checks(phase, self._probe.now())) is not None:
             self._on_event(summary)
+            self._report_savings()
         return self._update_choice(phase)
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ekc.governor.accounting import Accounted
 from ekc.governor.advise import Advised
 from ekc.governor.event_records import (
     Applied,
@@ -20,7 +21,9 @@ from ekc.governor.event_records import (
     Skipped,
     format_settings,
 )
+from ekc.governor.live.savings import Savings, make_savings
 from ekc.governor.samples import SensorSamples, finite_mean
+from ekc.governor.tariff import Tariff
 from ekc.tables import count_nouns
 
 TRACE_STEP_S = 1.0
@@ -81,12 +84,16 @@ class GovernorReport:
     search_j: float
     """Joules of the board during all searches."""
     shifts: int
+    savings: Savings | None
+    """None where nothing could be set."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 
     def format_lines(self) -> list[str]:
         """The report as lines for people."""
         rows = [("governed", self.name), *self._format_energy(), *self._format_outcome()]
+        if self.savings is not None:
+            rows += self.savings.format_rows()
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
@@ -119,10 +126,11 @@ class GovernorReport:
         )
 
 
-def build_report(log: GovernorLog) -> GovernorReport:
-    """The report of a log."""
+def build_report(log: GovernorLog, tariff: Tariff | None = None) -> GovernorReport:
+    """The report of a log, with money and CO2 where a tariff is given."""
     ended, periods = log.select_events(Ended), log.select_events(PeriodFound)
     chosen = log.select_events(Chosen)
+    accounts = log.select_events(Accounted)
     checks = _list_checks(log)
     outcome = checks[-1] if checks else _find_expectation(log)
     return GovernorReport(
@@ -140,6 +148,7 @@ def build_report(log: GovernorLog) -> GovernorReport:
         search_j=sum(x.search_j for x in chosen),
         # A change to an earlier phase is reported twice.
         shifts=sum(x.level != "known" for x in log.select_events(Shifted)),
+        savings=make_savings(accounts[-1], tariff or Tariff()) if accounts else None,
         problem=log.problem,
     )
 
