@@ -33,6 +33,14 @@ from ekc.governor.event_records import (
     Started,
 )
 from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
+from ekc.governor.job_limits import (
+    LimitMissed,
+    estimate_left_s,
+    explain_missed_cap,
+    explain_missed_deadline,
+    limit_phase_power,
+    limit_phase_slowdown,
+)
 from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
@@ -52,6 +60,9 @@ MIN_MOVE_SHARE = 0.006
 MIN_BUDGET_SHARE = 0.8
 """Share of the policy's slowdown below which a search had a reduced budget. It then measured no gears that
 use the full budget, and is repeated once that is available."""
+
+MIN_DEADLINE_BUDGET = 0.02
+"""Slowdown that a deadline must allow before a search is repeated with it."""
 
 CheckVerdict = Literal["agreed", "moved", "searched", "doubt"]
 """Result of a check: the choice stays, moves, comes from another search, or the readings disagree."""
@@ -167,7 +178,8 @@ class _ControlLoop:
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
         )
-        if not payoff.is_worthwhile or not self._can_set:
+        has_to_search = payoff.is_worthwhile or self._policy.has_power_cap
+        if not has_to_search or not self._can_set:
             self._on_event(Skipped(self._probe.now(), payoff.remaining_s, payoff.saving_w, payoff.search_s))
             return phase
         self._limit_search_budget(phase)
@@ -206,25 +218,54 @@ class _ControlLoop:
             self._late_totals = ({phase.choice: seconds}, {phase.choice: joules})
 
     def _limit_search_budget(self, phase: Phase) -> None:
-        """Set the slowdown that the job has left as the budget of the phase's search."""
-        remaining_s = estimate_remaining_s(self._policy, self._probe.now() - self._start_s)
+        """Set the limits of the job, as far as they are left, as those of the phase's search."""
+        phase.search = replace(phase.search, policy=self._make_phase_policy(phase))
+
+    def _make_phase_policy(self, phase: Phase) -> Policy:
+        if self._policy.has_power_cap:
+            return limit_phase_power(self._policy, phase)
+        elapsed_s, loss = self._probe.now() - self._start_s, estimate_time_loss(self._phases)
+        if self._policy.deadline_s is not None:
+            return self._make_deadline_policy(phase, elapsed_s, loss.seconds)
         # Pauses do not count: no step was fast in them.
         worked_s = sum(seconds for one in self._phases for seconds in one.seconds_by_settings.values())
-        loss = estimate_time_loss(self._phases)
+        remaining_s = estimate_remaining_s(self._policy, elapsed_s)
         budget = compute_affordable_slowdown(self._policy, worked_s, remaining_s, loss)
-        phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
+        return replace(self._policy, max_slowdown=budget)
+
+    def _make_deadline_policy(self, phase: Phase, elapsed_s: float, lost_s: float) -> Policy:
+        steps = self._probe.read_step_count()
+        left_s = estimate_left_s(self._policy, phase, steps, elapsed_s, lost_s)
+        problem: str | None = "the deadline: nothing tells how much work is left, so the default is kept"
+        if left_s is not None:
+            problem = explain_missed_deadline(self._policy, elapsed_s, left_s)
+        if problem is not None:
+            self._report_missed_limit(problem)
+        return limit_phase_slowdown(self._policy, elapsed_s, float("inf") if left_s is None else left_s)
+
+    def _report_missed_limit(self, problem: str) -> None:
+        self._on_event(LimitMissed(self._probe.now(), problem))
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
         run_search(self._meter, phase, self._gears)
+        self._report_missed_cap(phase)
+
+    def _report_missed_cap(self, phase: Phase) -> None:
+        if not self._policy.has_power_cap:
+            return
+        if (problem := explain_missed_cap(phase)) is not None:
+            self._report_missed_limit(problem)
 
     def _has_budget_returned(self, phase: Phase) -> bool:
         """Whether the last search had a reduced budget, and the full one is available now."""
-        full = self._policy.max_slowdown
+        now, full = phase.search.policy.max_slowdown, self._policy.max_slowdown
+        if self._policy.deadline_s is not None:
+            full = max(now, MIN_DEADLINE_BUDGET)
         was_reduced = self._policy.objective == "energy" and (
             phase.searched_max_slowdown < MIN_BUDGET_SHARE * full
         )
-        return was_reduced and phase.search.policy.max_slowdown >= full
+        return was_reduced and now >= full
 
     def _watch_phase(self, phase: Phase) -> str:
         """Watch until the job changes; returns the level of the change."""
@@ -321,6 +362,8 @@ class _ControlLoop:
         """Check a choice by A/B/A: a reading of the choice, then of the default; the choice again after."""
         if not self._can_set:
             return "agreed"
+        if self._policy.has_power_cap:
+            return self._check_power(phase)
         if phase.choice == Settings():
             # The default needs no check, but the full budget may be available again.
             return self._update_choice(phase) if phase.readings.other_readings else "agreed"
@@ -352,6 +395,23 @@ class _ControlLoop:
             self._on_event(summary)
             self._report_savings()
         return self._update_choice(phase)
+
+    def _check_power(self, phase: Phase) -> CheckVerdict:
+        """Check a choice under a power cap by its own watts: the default might be above the cap."""
+        if phase.choice == Settings():
+            is_measured = phases.remeasure_default(self._meter, phase)
+        else:
+            is_measured = phases.measure_settings(self._meter, phase, phase.choice, "check")
+        if not is_measured:
+            return "doubt"
+        self._report_savings()
+        self._limit_search_budget(phase)
+        if phase.choice == Settings() and not phase.search.is_default_within_cap():
+            self._search_phase(phase)
+            return "searched"
+        verdict = self._update_choice(phase)
+        self._report_missed_cap(phase)
+        return verdict
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
         """Choose again by the present readings and budget; search again if the full budget has returned."""

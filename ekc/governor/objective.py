@@ -20,11 +20,18 @@ def compute_score(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
 
 def compute_violation(policy: Policy, slowdown: Shares, saving: Shares) -> Values:
     """Distance beyond the budget, as a share; 0 or less is within the budget."""
+    if policy.max_power_share is not None:
+        return compute_power_share(slowdown, saving) - policy.max_power_share
     if policy.objective == "energy":
         return np.asarray(slowdown) - policy.max_slowdown
     if policy.objective == "speed":
         return policy.min_saving - np.asarray(saving)
     return np.full(np.shape(slowdown), -1.0)
+
+
+def compute_power_share(slowdown: Shares, saving: Shares) -> Values:
+    """Power as a share of the default's."""
+    return np.asarray((1 - np.asarray(saving)) / (1 + np.asarray(slowdown)))
 
 
 def find_best(policy: Policy, slowdown: Values, saving: Values) -> int | None:

@@ -161,7 +161,9 @@ class ResponseCurve:
 
     def choose_index(self, policy: Policy) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is."""
+        top one where none is, or the lowest where power is above its cap."""
+        if policy.max_power_share is not None:
+            return objective.find_best(policy, self.slowdown, self.saving) or 0
         slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std)
         best = objective.find_best(policy, slowdown, self.saving)
         return len(self.gears) - 1 if best is None else best

@@ -69,6 +69,10 @@ class LimitSearch:
             readings, self.control, self.gears, prior, self.get_default_limit(readings), self.memory_mhz
         )
 
+    def is_default_within_cap(self) -> bool:
+        """Whether the fastest settings, the default, keep the power cap; False without a cap."""
+        return self.policy.max_power_share is not None and self.policy.max_power_share >= 1
+
     def choose_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
@@ -84,6 +88,8 @@ class LimitSearch:
         self, readings: PhaseReadings, response: ResponseCurve, place: int
     ) -> float | None:
         """The gear at a place; None where the default is as good."""
+        if self.is_default_within_cap():
+            return None
         is_better = objective.compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
         is_free = response.gears[place] >= self.get_default_limit(readings)
         if self.policy.objective != "speed" and (not is_better or is_free):
@@ -92,6 +98,8 @@ class LimitSearch:
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
         """Place of the gear to measure next; None where the search is over."""
+        if self.is_default_within_cap():
+            return None
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
