@@ -1,9 +1,9 @@
-"""Deadlines as people write them: a length of time ("2h", "1h30m") or a time ("18:30", "2026-05-04T18:30")."""
+"""Deadlines as people write them: a length of time ("2h", "1h30m"), or a time ("18:30", a date and time)."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 
 from ekc.errors import InvalidInput
 
@@ -26,10 +26,9 @@ def parse_deadline(text: str, now: datetime) -> float:
 
 def _parse_time(text: str, now: datetime) -> datetime:
     """The time that a text names, with its zone; a time without a zone is local."""
-    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
-        numbers = [int(part) for part in text.split(":")]
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
         try:
-            found = now.replace(microsecond=0, second=0).replace(**dict(zip(_CLOCK, numbers, strict=False)))
+            found = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)), now.tzinfo)
         except ValueError as problem:
             raise InvalidInput(f"--deadline {text}: no time of day ({problem}); {EXAMPLES}") from None
         return (found if found > now else found + timedelta(days=1)).astimezone()
@@ -37,6 +36,3 @@ def _parse_time(text: str, now: datetime) -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise InvalidInput(f"--deadline {text}: no length of time and no time; {EXAMPLES}") from None
-
-
-_CLOCK = ("hour", "minute", "second")

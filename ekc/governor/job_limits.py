@@ -16,7 +16,7 @@ from ekc.governor.protocols import Settings
 CAP_RESERVE = 0.01
 """Share of a power cap that is kept free: two standard errors of a mean of watts."""
 DEADLINE_RESERVE = 0.01
-"""Share of the time to a deadline that is kept free, for the error of a slowdown."""
+"""Share of the time to a deadline, and of the work of the whole job, that is kept free for errors."""
 MAX_DEADLINE_SLOWDOWN = 1.0
 """Largest slowdown however far the deadline is: least energy never needs half the speed."""
 
@@ -68,8 +68,8 @@ def limit_phase_slowdown(policy: Policy, elapsed_s: float, left_s: float) -> Pol
 def estimate_left_s(
     policy: Policy, phase: Phase, step_count: float | None, elapsed_s: float, lost_s: float
 ) -> float | None:
-    """Seconds of work at the default that are left, with a reserve where the user estimated them; None where
-    nothing tells: no steps were counted, or the job has run longer than the user expected."""
+    """Seconds of work at the default that are left, with a reserve; None where nothing tells: no steps were
+    counted, or the job has run longer than the user expected."""
     if policy.steps_total is None:
         remaining_s = policy.remaining_s or 0.0
         left_s = remaining_s - (elapsed_s - lost_s)
@@ -79,7 +79,8 @@ def estimate_left_s(
         return None
     # Evaluations count no steps, so the mean over the whole job may be lower than the last reading.
     per_step_s = max(1 / rates[-1], (elapsed_s - lost_s) / step_count)
-    return max(0.0, policy.steps_total - step_count) * per_step_s
+    left = policy.steps_total - step_count
+    return (left + DEADLINE_RESERVE * policy.steps_total) * per_step_s if left > 0 else None
 
 
 def explain_missed_deadline(policy: Policy, elapsed_s: float, left_s: float) -> str | None:

@@ -32,7 +32,6 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_limits import (
     LimitMissed,
     estimate_left_s,
@@ -41,6 +40,7 @@ from ekc.governor.job_limits import (
     limit_phase_power,
     limit_phase_slowdown,
 )
+from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase

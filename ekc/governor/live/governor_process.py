@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ekc.devices.clocks.lease import LeaseKeeper
@@ -13,15 +13,14 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, EkcError
-from ekc.governor.event_records import EventCallback
 from ekc.governor.live import gpus
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.job_report import GovernorLog
+from ekc.governor.live.loops import make_loop
 from ekc.governor.live.planned_clock import check_plan
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
 from ekc.governor.policy import GovernorRequest
-from ekc.governor.protocols import Actuator, NullActuator, Probe
 
 
 class GovernorListener(SessionListener, Protocol):
@@ -95,6 +94,7 @@ class _OpenedSession:
     problem: str | None = None
     early_end: str | None = None
     """Reason why there is no session although nothing failed: the job was too short."""
+    _created_s: float = field(default_factory=time.monotonic)
     _start_s: float = 0.0
     _start_core_s: float = 0.0
 
@@ -149,7 +149,7 @@ class _OpenedSession:
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
         self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or _make_loop(request, advise)
+        loop = self._loop or make_loop(request, advise, found, self._created_s)
         self.session = GovernorSession(units, loop, self._listener)
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:
@@ -177,30 +177,3 @@ def _check_not_split(gpus: Sequence[str]) -> None:
                 f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of "
                 "all parts; govern a whole GPU"
             )
-
-
-def _make_loop(request: GovernorRequest, only_advise: bool) -> LoopFunction:
-    """The loop that governs, only advises, or holds the clock of a plan; it is imported when it starts, after
-    the job."""
-    policy, plan = request.policy, request.plan
-
-    def run_planned(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.live.planned_clock import hold_planned_clock
-
-        assert plan is not None
-        hold_planned_clock(probe, actuator, plan, on_event)
-
-    def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
-        from ekc.governor.loop import govern
-
-        return govern(probe, actuator, policy, on_event)
-
-    def run_advise(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.advise import advise
-
-        assert isinstance(actuator, NullActuator)
-        advise(probe, actuator, policy, on_event)
-
-    if plan is not None:
-        return run_planned
-    return run_advise if only_advise else run_govern

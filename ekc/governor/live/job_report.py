@@ -22,6 +22,7 @@ from ekc.governor.event_records import (
     format_settings,
 )
 from ekc.governor.live.savings import Savings, make_savings
+from ekc.governor.live.simulated_truth import SimulatedTruth
 from ekc.governor.samples import SensorSamples, finite_mean
 from ekc.governor.tariff import Tariff
 from ekc.tables import count_nouns
@@ -86,6 +87,8 @@ class GovernorReport:
     shifts: int
     savings: Savings | None
     """None where nothing could be set."""
+    truth: SimulatedTruth | None
+    """What is true of a simulated job; None for a real one."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 
@@ -94,6 +97,8 @@ class GovernorReport:
         rows = [("governed", self.name), *self._format_energy(), *self._format_outcome()]
         if self.savings is not None:
             rows += self.savings.format_rows()
+        if self.truth is not None:
+            rows += self.truth.format_rows()
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
@@ -126,8 +131,10 @@ class GovernorReport:
         )
 
 
-def build_report(log: GovernorLog, tariff: Tariff | None = None) -> GovernorReport:
-    """The report of a log, with money and CO2 where a tariff is given."""
+def build_report(
+    log: GovernorLog, tariff: Tariff | None = None, truth: SimulatedTruth | None = None
+) -> GovernorReport:
+    """The report of a log, with money and CO2 where a tariff is given, and the truth of a simulated job."""
     ended, periods = log.select_events(Ended), log.select_events(PeriodFound)
     chosen = log.select_events(Chosen)
     accounts = log.select_events(Accounted)
@@ -149,6 +156,7 @@ def build_report(log: GovernorLog, tariff: Tariff | None = None) -> GovernorRepo
         # A change to an earlier phase is reported twice.
         shifts=sum(x.level != "known" for x in log.select_events(Shifted)),
         savings=make_savings(accounts[-1], tariff or Tariff()) if accounts else None,
+        truth=truth,
         problem=log.problem,
     )
 

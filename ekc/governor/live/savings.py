@@ -35,7 +35,9 @@ class Savings:
     def format_rows(self) -> list[tuple[str, str]]:
         """Rows of the report: name and text."""
         share = f"{self.share:.1%} of what the default would have cost"
-        interval = f"95 %: {self.low_share:.1%} to {self.high_share:.1%}, {self.low_j:,.0f} to {self.high_j:,.0f} J"
+        interval = (
+            f"95 %: {self.low_share:.1%} to {self.high_share:.1%}, {self.low_j:,.0f} to {self.high_j:,.0f} J"
+        )
         rows = [
             ("saved net", f"{self.joules:,.0f} J, {format_kwh(self.kwh)}, {share}"),
             ("", interval),

@@ -1,0 +1,41 @@
+"""The control loop that a request asks for: it governs, only advises, or holds the clock of a plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ekc.governor.event_records import EventCallback
+from ekc.governor.live.session import LoopFunction
+from ekc.governor.policy import GovernorRequest
+from ekc.governor.protocols import Actuator, NullActuator, Probe
+
+
+def make_loop(
+    request: GovernorRequest, only_advise: bool, gpus: Sequence[str], job_start_s: float
+) -> LoopFunction:
+    """The loop for GPUs named by UUID; `job_start_s`: monotonic time at which the job began. A loop is
+    imported when it starts, after the job."""
+    plan = request.plan
+    policy = request.policy.for_unit(1 if request.each else len(gpus), time.monotonic() - job_start_s)
+
+    def run_planned(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        from ekc.governor.live.planned_clock import hold_planned_clock
+
+        assert plan is not None
+        hold_planned_clock(probe, actuator, plan, on_event)
+
+    def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
+        from ekc.governor.loop import govern
+
+        return govern(probe, actuator, policy, on_event)
+
+    def run_advise(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        from ekc.governor.advise import advise
+
+        assert isinstance(actuator, NullActuator)
+        advise(probe, actuator, policy, on_event)
+
+    if plan is not None:
+        return run_planned
+    return run_advise if only_advise else run_govern
