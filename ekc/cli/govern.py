@@ -226,10 +226,12 @@ def _govern_simulated(
     from ekc.governor.live.simulated_truth import find_truth
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
+    from ekc.governor.simulation.simulated_run import SimulatedRun
 
     policy = policy.for_unit(1)
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
     if not options["advise"]:
+        assert isinstance(unit.probe, SimulatedRun)
         logs = GovernorSession([unit], lambda p, a, hear: run_governor(p, a, policy, hear), lines).wait()
         return logs, find_truth(unit.probe, policy)
     nothing = NullActuator(unit.actuator.gears(), simulated=True)

@@ -170,7 +170,7 @@ def _compute_birge_ratio(phase: Phase, curve: ResponseCurve, memory_mhz: int | N
     measured = [r for r in readings if np.isfinite(phase.readings.compare_to_default(r).slowdown)]
     if len(measured) < MIN_SCATTER_READINGS:
         return 1.0
-    places = np.searchsorted(curve.gears, [control.get_value(r.settings) for r in measured])
+    places = np.searchsorted(curve.gears, [control.get_value(r.settings) or 0.0 for r in measured])
     found = _compare_readings(phase, measured)
     distance = [(x.saving - curve.saving[p]) / x.error for x, p in zip(found, places, strict=True)]
     return max(1.0, float(np.sqrt(np.square(distance).sum() / (len(measured) - 1))))
@@ -191,8 +191,8 @@ def find_static_limit(
     saving = work @ np.array([c.saving for c in curves]) / default_j
     slowdown = work_s @ np.array([c.slowdown for c in curves]) / work_s.sum()
     error = np.sqrt(work**2 @ np.array([c.saving_std for c in curves]) ** 2) / default_j
-    place = objective.find_best(policy, slowdown, saving)
-    if place is None or objective.compute_score(policy, slowdown[place], saving[place]) >= 1:
+    place = objective.find_static(policy, slowdown, saving, default_j, work_s.sum())
+    if place is None:
         return StaticLimit(Settings(), 0.0, 0.0, 0.0)
     settings = works[0][0].search.control.make_settings(gears[place])
     figures = float(saving[place]), Z_95 * float(error[place]), float(slowdown[place])

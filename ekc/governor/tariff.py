@@ -24,12 +24,9 @@ class Tariff:
     """Grams of CO2 per kWh."""
 
     def __post_init__(self) -> None:
-        for name, value, unit in (
-            ("price", self.price, "kWh"),
-            ("intensity", self.intensity, "kWh, in grams"),
-        ):
+        for name, value, unit in (("price", self.price, "money"), ("intensity", self.intensity, "grams")):
             if value is not None and not (is_number(value) and 0 <= value < math.inf):
-                raise InvalidInput(f"{name}: {format_value(value)}, a finite number from 0, per {unit}")
+                raise InvalidInput(f"{name}: {format_value(value)}, a finite number of {unit} per kWh from 0")
         if self.price is not None and not (isinstance(self.currency, str) and self.currency[:1].isalpha()):
             raise InvalidInput(
                 f"price: {self.price:g} needs the word of its currency, not {format_value(self.currency)}; "

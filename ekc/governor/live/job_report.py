@@ -15,6 +15,7 @@ from ekc.governor.event_records import (
     Chosen,
     Ended,
     Event,
+    Measured,
     PeriodFound,
     Planned,
     Shifted,
@@ -79,6 +80,8 @@ class GovernorReport:
     """Half width of the 95 % interval of the slowdown, from A/B/A checks."""
     saving: float | None
     """Joules per step saved, as a share of the default's."""
+    choice_w: float | None
+    """Mean watts of the last reading under the chosen limits."""
     checks: int
     """Number of A/B/A checks."""
     search_s: float
@@ -117,6 +120,8 @@ class GovernorReport:
         if self.slowdown is not None and self.saving is not None:
             rows.append(("time per step", self._format_interval(self.slowdown)))
             rows.append(("energy per step", f"{-self.saving:+z.1%}"))
+        if self.choice_w is not None:
+            rows.append(("power", f"{self.choice_w:.0f} W under these limits, in the last reading"))
         if self.search_s:
             cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
             rows.append(("search", f"{cost}; {count_nouns(self.shifts, 'change')} of the job"))
@@ -150,6 +155,7 @@ def build_report(
         slowdown=outcome.slowdown if outcome else None,
         half_width=checks[-1].half_width if checks else None,
         saving=outcome.saving if outcome else None,
+        choice_w=_find_choice_watts(log),
         checks=len(checks),
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
@@ -187,6 +193,14 @@ def _find_expectation(log: GovernorLog) -> Chosen | Planned | Advised | None:
         return decision
     same = [x for x in log.select_events(Chosen) if format_settings(x.settings) == _format_choice(log)]
     return same[-1] if same else None
+
+
+def _find_choice_watts(log: GovernorLog) -> float | None:
+    """Watts of the last reading under the last choice."""
+    choice = _format_choice(log)
+    readings = [x.reading for x in log.select_events(Measured)]
+    watts = [r.watts for r in readings if format_settings(r.settings) == choice]
+    return watts[-1] if watts else None
 
 
 def _format_choice(log: GovernorLog) -> str | None:

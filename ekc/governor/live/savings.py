@@ -35,12 +35,10 @@ class Savings:
     def format_rows(self) -> list[tuple[str, str]]:
         """Rows of the report: name and text."""
         share = f"{self.share:.1%} of what the default would have cost"
-        interval = (
-            f"95 %: {self.low_share:.1%} to {self.high_share:.1%}, {self.low_j:,.0f} to {self.high_j:,.0f} J"
-        )
+        shares = f"{self.low_share:.1%} to {self.high_share:.1%}"
         rows = [
             ("saved net", f"{self.joules:,.0f} J, {format_kwh(self.kwh)}, {share}"),
-            ("", interval),
+            ("", f"95 %: {shares}, {self.low_j:,.0f} to {self.high_j:,.0f} J"),
         ]
         worth = []
         if self.money is not None:
@@ -48,7 +46,7 @@ class Savings:
         if self.co2_g is not None:
             worth.append(f"{self.co2_g:,.{0 if abs(self.co2_g) >= 100 else 1}f} g CO2")
         if worth:
-            rows.append(("", ", ".join(worth)))
+            rows.append(("worth", ", ".join(worth)))
         rows.append(("billed in it", f"search, checks and earlier choices: {self.cost_j:,.0f} J"))
         if self.static is not None:
             rows.append(("best static", self.static.format()))

@@ -27,7 +27,7 @@ class SimulatedTruth:
         """Rows of the report: name and text."""
         static = f"{format_settings(self.static_settings)}: {self.static_saving:.1%} saved"
         return [
-            ("true (simulated)", f"{self.saved_j:,.0f} J saved net, {self.saving:.1%}"),
+            ("simulated truth", f"{self.saved_j:,.0f} J saved net, {self.saving:.1%}"),
             ("", f"best static: {static}, {self.static_slowdown:+z.1%} time"),
         ]
 
@@ -45,7 +45,7 @@ def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float
     costs = compute_costs(job)
     seconds, joules = costs.seconds[:, -1, :].sum(axis=0), costs.joules[:, -1, :].sum(axis=0)
     slowdown, saving = seconds / seconds[-1] - 1, 1 - joules / joules[-1]
-    place = objective.find_best(policy, slowdown, saving)
+    place = objective.find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
     if place is None or place == len(seconds) - 1:
         return Settings(), 0.0, 0.0
     clock = int(job.card.list_sm_clocks_mhz()[place])

@@ -31,8 +31,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once: probe and actuator. `job`, `true_j`, `counter_windows` and `get_regime` are the truth, for
-    benchmarks and tests only."""
+    """Runs one job once: probe and actuator. `job`, `true_j`, `counter_windows` and `get_regime` are the
+    truth, which no governor reads."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self.job = job
