@@ -3,11 +3,13 @@ deadline as a slowdown of the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ekc.governor import objective
+from ekc.governor.budget import compute_affordable_slowdown, estimate_remaining_s, estimate_time_loss
 from ekc.governor.event_records import Event, format_settings
 from ekc.governor.phase import Phase, predict_settings
 from ekc.governor.policy import Policy
@@ -32,7 +34,28 @@ class LimitMissed(Event):
         return self.problem
 
 
-def limit_phase_power(policy: Policy, phase: Phase) -> Policy:
+def make_phase_policy(
+    policy: Policy, phase: Phase, phases: Sequence[Phase], elapsed_s: float, step_count: float | None
+) -> tuple[Policy, str | None]:
+    """(the limits of a job as those of its present phase, the problem where its deadline cannot be kept)."""
+    if policy.has_power_cap:
+        return _limit_phase_power(policy, phase), None
+    loss = estimate_time_loss(phases)
+    if policy.deadline_s is None:
+        # Pauses do not count: no step was fast in them.
+        worked_s = sum(seconds for one in phases for seconds in one.seconds_by_settings.values())
+        remaining_s = estimate_remaining_s(policy, elapsed_s)
+        budget = compute_affordable_slowdown(policy, worked_s, remaining_s, loss)
+        return replace(policy, max_slowdown=budget), None
+    left_s = _estimate_left_s(policy, phase, step_count, elapsed_s, loss.seconds)
+    if left_s is None:
+        problem = "the deadline: nothing tells how much work is left, so the default is kept"
+        return replace(policy, max_slowdown=0.0), problem
+    limited = _limit_phase_slowdown(policy, elapsed_s, left_s)
+    return limited, _explain_missed_deadline(policy, elapsed_s, left_s)
+
+
+def _limit_phase_power(policy: Policy, phase: Phase) -> Policy:
     """The policy with its cap as a share of the default's power now, by the last reading: a reading under
     other limits tells the default's power through the curve."""
     readings = [*phase.readings.default_readings, *phase.readings.other_readings]
@@ -58,14 +81,14 @@ def explain_missed_cap(phase: Phase) -> str | None:
     )
 
 
-def limit_phase_slowdown(policy: Policy, elapsed_s: float, left_s: float) -> Policy:
+def _limit_phase_slowdown(policy: Policy, elapsed_s: float, left_s: float) -> Policy:
     """The policy with the slowdown at which `left_s` seconds of work at the default end at the deadline."""
     time_s = ((policy.deadline_s or 0.0) - elapsed_s) * (1 - DEADLINE_RESERVE)
     slowdown = time_s / max(left_s, 1.0) - 1
     return replace(policy, max_slowdown=float(np.clip(slowdown, 0.0, MAX_DEADLINE_SLOWDOWN)))
 
 
-def estimate_left_s(
+def _estimate_left_s(
     policy: Policy, phase: Phase, step_count: float | None, elapsed_s: float, lost_s: float
 ) -> float | None:
     """Seconds of work at the default that are left, with a reserve; None where nothing tells: no steps were
@@ -83,7 +106,7 @@ def estimate_left_s(
     return (left + DEADLINE_RESERVE * policy.steps_total) * per_step_s if left > 0 else None
 
 
-def explain_missed_deadline(policy: Policy, elapsed_s: float, left_s: float) -> str | None:
+def _explain_missed_deadline(policy: Policy, elapsed_s: float, left_s: float) -> str | None:
     """A line where the job ends after the deadline even at the default; None where it does not."""
     late_s = elapsed_s + left_s - (policy.deadline_s or 0.0)
     if late_s <= 0:

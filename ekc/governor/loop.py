@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
-from ekc.governor.budget import (
-    compute_affordable_slowdown,
-    estimate_payoff,
-    estimate_remaining_s,
-    estimate_time_loss,
-)
+from ekc.governor.budget import estimate_payoff
 from ekc.governor.change_detection import (
     CONFIRM_S,
     LARGE_CHANGE,
@@ -32,14 +28,7 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_limits import (
-    LimitMissed,
-    estimate_left_s,
-    explain_missed_cap,
-    explain_missed_deadline,
-    limit_phase_power,
-    limit_phase_slowdown,
-)
+from ekc.governor.job_limits import LimitMissed, explain_missed_cap, make_phase_policy
 from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
@@ -48,6 +37,7 @@ from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
 MAX_WAIT_S = 40.0
 """Longest pause between two looks in seconds; the pause doubles while nothing changes."""
@@ -84,14 +74,19 @@ def govern(
     policy: Policy | None = None,
     on_event: EventCallback = lambda event: None,
     model: ResponseModel | None = None,
+    saved: Sequence[SavedChoice] = (),
+    save: SaveFunction = lambda choices: None,
 ) -> GovernResult:
     """Govern one job until it ends.
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
-    that. `model` predicts where a search begins. Raises what probe and actuator raise. An actuator that
-    cannot set anything leaves the job as it is: it is only measured.
+    that. `model` predicts where a search begins. `saved`: choices of an earlier run, which are tried first;
+    `save` gets those of this run after each check and at the end. Raises what probe and actuator raise. An
+    actuator that cannot set anything leaves the job as it is: it is only measured.
     """
-    return _ControlLoop(probe, actuator, policy or Policy(), on_event, model).run()
+    loop = _ControlLoop(probe, actuator, policy or Policy(), on_event, model)
+    loop.saved, loop.save = saved, save
+    return loop.run()
 
 
 class _ControlLoop:
@@ -111,6 +106,8 @@ class _ControlLoop:
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
+        self.saved: Sequence[SavedChoice] = ()
+        self.save: SaveFunction = lambda choices: None
         self._phases: list[Phase] = []
         self._late_totals: tuple[TotalsBySettings, TotalsBySettings] = ({}, {})
         """Seconds and joules under each setting that belong to the next phase, which began before it was
@@ -126,6 +123,7 @@ class _ControlLoop:
             self._run_phases()
         totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j
         self._report_savings()
+        self.save(list_choices(self._phases))
         self._on_event(Ended(self._probe.now(), *totals))
         return GovernResult(*totals, tuple(self._phases))
 
@@ -183,8 +181,17 @@ class _ControlLoop:
             self._on_event(Skipped(self._probe.now(), payoff.remaining_s, payoff.saving_w, payoff.search_s))
             return phase
         self._limit_search_budget(phase)
-        self._search_phase(phase)
+        if not self._try_saved_choice(phase):
+            self._search_phase(phase)
         return phase
+
+    def _try_saved_choice(self, phase: Phase) -> bool:
+        """Try the choice that an earlier run made in such a phase; False where there is none to trust."""
+        found = [one for one in self.saved if one.is_for(phase) and one.can_be_set(self._gears)]
+        if not found or not try_choice(self._meter, phase, found[0]):
+            return False
+        phase.searched_max_slowdown = phase.search.policy.max_slowdown
+        return True
 
     def _find_earlier_phase(self, phase: Phase) -> Phase | None:
         for earlier in self._phases:
@@ -219,43 +226,19 @@ class _ControlLoop:
 
     def _limit_search_budget(self, phase: Phase) -> None:
         """Set the limits of the job, as far as they are left, as those of the phase's search."""
-        phase.search = replace(phase.search, policy=self._make_phase_policy(phase))
+        elapsed_s, steps = self._probe.now() - self._start_s, self._probe.read_step_count()
+        policy, problem = make_phase_policy(self._policy, phase, self._phases, elapsed_s, steps)
+        phase.search = replace(phase.search, policy=policy)
+        self._report_missed_limit(problem)
 
-    def _make_phase_policy(self, phase: Phase) -> Policy:
-        if self._policy.has_power_cap:
-            return limit_phase_power(self._policy, phase)
-        elapsed_s, loss = self._probe.now() - self._start_s, estimate_time_loss(self._phases)
-        if self._policy.deadline_s is not None:
-            return self._make_deadline_policy(phase, elapsed_s, loss.seconds)
-        # Pauses do not count: no step was fast in them.
-        worked_s = sum(seconds for one in self._phases for seconds in one.seconds_by_settings.values())
-        remaining_s = estimate_remaining_s(self._policy, elapsed_s)
-        budget = compute_affordable_slowdown(self._policy, worked_s, remaining_s, loss)
-        return replace(self._policy, max_slowdown=budget)
-
-    def _make_deadline_policy(self, phase: Phase, elapsed_s: float, lost_s: float) -> Policy:
-        steps = self._probe.read_step_count()
-        left_s = estimate_left_s(self._policy, phase, steps, elapsed_s, lost_s)
-        problem: str | None = "the deadline: nothing tells how much work is left, so the default is kept"
-        if left_s is not None:
-            problem = explain_missed_deadline(self._policy, elapsed_s, left_s)
+    def _report_missed_limit(self, problem: str | None) -> None:
         if problem is not None:
-            self._report_missed_limit(problem)
-        return limit_phase_slowdown(self._policy, elapsed_s, float("inf") if left_s is None else left_s)
-
-    def _report_missed_limit(self, problem: str) -> None:
-        self._on_event(LimitMissed(self._probe.now(), problem))
+            self._on_event(LimitMissed(self._probe.now(), problem))
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
         run_search(self._meter, phase, self._gears)
-        self._report_missed_cap(phase)
-
-    def _report_missed_cap(self, phase: Phase) -> None:
-        if not self._policy.has_power_cap:
-            return
-        if (problem := explain_missed_cap(phase)) is not None:
-            self._report_missed_limit(problem)
+        self._report_missed_limit(explain_missed_cap(phase))
 
     def _has_budget_returned(self, phase: Phase) -> bool:
         """Whether the last search had a reduced budget, and the full one is available now."""
@@ -391,10 +374,13 @@ class _ControlLoop:
             phase.readings.default_readings.pop()
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
+        phase.agreed_checks += 1
         if (summary := phases.summarise_checks(phase, self._probe.now())) is not None:
             self._on_event(summary)
             self._report_savings()
-        return self._update_choice(phase)
+        verdict = self._update_choice(phase)
+        self.save(list_choices(self._phases))
+        return verdict
 
     def _check_power(self, phase: Phase) -> CheckVerdict:
         """Check a choice under a power cap by its own watts: the default might be above the cap."""
@@ -409,8 +395,10 @@ class _ControlLoop:
         if phase.choice == Settings() and not phase.search.is_default_within_cap():
             self._search_phase(phase)
             return "searched"
+        phase.agreed_checks += 1
         verdict = self._update_choice(phase)
-        self._report_missed_cap(phase)
+        self._report_missed_limit(explain_missed_cap(phase))
+        self.save(list_choices(self._phases))
         return verdict
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:

@@ -80,6 +80,8 @@ class Phase:
     seconds_by_settings: TotalsBySettings = field(default_factory=dict)
     joules_by_settings: TotalsBySettings = field(default_factory=dict)
     searched_max_slowdown: float = 0.0
+    agreed_checks: int = 0
+    """Checks that agreed with the expected slowdown of the choice."""
     is_refuted: bool = False
     """Whether the last complete check contradicted the expected slowdown; such a phase is not used again."""
 
