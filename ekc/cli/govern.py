@@ -12,8 +12,10 @@ from ekc.cli.arguments import refuse_unused_options
 from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
     OBJECTIVE_OPTIONS,
+    choose_memory_name,
     make_policy,
     make_tariff,
+    memory_options,
     objective_options,
     report_options,
 )
@@ -22,11 +24,14 @@ from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
+    from ekc.governor.event_records import EventCallback
+    from ekc.governor.live.choice_file import ChoiceFile
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
     from ekc.governor.live.metrics import GovernorMetrics
     from ekc.governor.live.simulated_truth import SimulatedTruth
     from ekc.governor.policy import PlannedClock, Policy
+    from ekc.governor.protocols import Actuator, Probe
     from ekc.governor.tariff import Tariff
 
 
@@ -108,6 +113,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
+@memory_options
 @report_options
 @click.option(
     "--config",
@@ -207,6 +213,7 @@ def _govern_job(
         advise=options["advise"],
         each=options["each"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
+        remember=choose_memory_name(options, command),
         plan=options["plan"],
     )
     job = CommandJob(command) if command else AttachedJob(pid or 0)
@@ -232,11 +239,26 @@ def _govern_simulated(
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
     if not options["advise"]:
         assert isinstance(unit.probe, SimulatedRun)
-        logs = GovernorSession([unit], lambda p, a, hear: run_governor(p, a, policy, hear), lines).wait()
-        return logs, find_truth(unit.probe, policy)
+        file = _open_choice_file(policy, lines, options)
+
+        def run(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
+            if file is None:
+                return run_governor(probe, actuator, policy, hear)
+            return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
+
+        return GovernorSession([unit], run, lines).wait(), find_truth(unit.probe, policy)
     nothing = NullActuator(unit.actuator.gears(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
     return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait(), None
+
+
+def _open_choice_file(policy: Policy, lines: GovernOutput, options: dict[str, Any]) -> ChoiceFile | None:
+    """The file of a simulated job's choices, if it has a name."""
+    from ekc.governor.live.choice_file import ChoiceFile, make_conditions
+
+    name = choose_memory_name(options, ())
+    conditions = make_conditions(f"{options['card']} (simulated)", 1, "", policy)
+    return None if name is None else ChoiceFile(name, conditions, lines.on_note)
 
 
 def _open_metrics(target: str | None) -> GovernorMetrics | None:

@@ -102,6 +102,7 @@ class _ControlLoop:
         self._policy = policy
         self._on_event = on_event
         self._model = model
+        self._start_s, self._start_j = probe.now(), probe.read_energy_j()
         self._gears = actuator.gears()
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
@@ -114,11 +115,10 @@ class _ControlLoop:
         noticed."""
 
     def run(self) -> GovernResult:
-        start, self._start_j = self._probe.now(), self._probe.read_energy_j()
+        start = self._start_s
         simulated = self._probe.simulated or self._actuator.simulated
         labels = self._probe.label, self._actuator.label
         self._on_event(Started(start, *labels, simulated, self._policy.objective))
-        self._start_s = start
         with contextlib.suppress(JobEnded):
             self._run_phases()
         totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j

@@ -158,6 +158,8 @@ class GovernorRequest:
     """Whether each GPU has its own control loop; otherwise one loop sets all of them alike."""
     previous_settings: Settings | None = None
     """Clock limits that are in force already; NVML cannot read them."""
+    remember: str | None = None
+    """Name under which the choice is kept for the next run; None to keep none."""
     plan: PlannedClock | None = None
     """A clock to hold for the whole job instead of a search; the policy is not used then."""
 

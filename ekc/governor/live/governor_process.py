@@ -149,7 +149,7 @@ class _OpenedSession:
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
         self._start_s, self._start_core_s = time.monotonic(), time.process_time()
-        loop = self._loop or make_loop(request, advise, found, self._created_s)
+        loop = self._loop or make_loop(request, advise, found, self._created_s, self._listener.on_note)
         self.session = GovernorSession(units, loop, self._listener)
 
     def _acquire_leases(self, gpus: Sequence[str]) -> bool:

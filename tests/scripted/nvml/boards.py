@@ -45,6 +45,8 @@ class ScriptedBoards:
             "PYTHONPATH": path,
             "EKC_SCRIPTED_GPU": str(self.file),
             "EKC_RUN_DIR": str(self.leases),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             **self.extra,
         }
 
