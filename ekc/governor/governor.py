@@ -86,7 +86,7 @@ class Governor:
             deadline,
             steps_total,
         )
-        tariff = Tariff(*(price or (None, "")), intensity)
+        tariff = _make_tariff(price, intensity)
         if remember is not None:
             check_name(remember)
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
@@ -198,6 +198,14 @@ def _build_flags(
     words += [word for gpu in gpus for word in ("--gpu", str(gpu))]
     switches = {"--each": each, "--advise": advise, "--quiet": quiet}
     return words + [name for name, on in switches.items() if on]
+
+
+def _make_tariff(price: tuple[float, str] | None, intensity: float | None) -> Tariff:
+    if price is None:
+        return Tariff(intensity=intensity)
+    if not isinstance(price, (tuple, list)) or len(price) != 2:
+        raise InvalidInput(f"price: {format_value(price)} is no number with a currency; write (0.30, 'EUR')")
+    return Tariff(price[0], price[1], intensity)
 
 
 def _build_report_flags(tariff: Tariff, remember: str | None) -> list[str]:

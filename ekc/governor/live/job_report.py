@@ -88,6 +88,8 @@ class GovernorReport:
     search_j: float
     """Joules of the board during all searches."""
     shifts: int
+    advice: Advised | None
+    """The last advice, where only advice was asked for or possible."""
     savings: Savings | None
     """None where nothing could be set."""
     truth: SimulatedTruth | None
@@ -117,7 +119,10 @@ class GovernorReport:
         if self.choice is None:
             return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
         rows.append(("limits", self.choice))
-        if self.slowdown is not None and self.saving is not None:
+        if self.advice is not None:
+            rows += [("measured", line) for line in self.advice.baseline.format_lines()]
+            rows.append(("assumed", self.advice.format_assumption()))
+        elif self.slowdown is not None and self.saving is not None:
             rows.append(("time per step", self._format_interval(self.slowdown)))
             rows.append(("energy per step", f"{-self.saving:+z.1%}"))
         if self.choice_w is not None:
@@ -161,6 +166,7 @@ def build_report(
         search_j=sum(x.search_j for x in chosen),
         # A change to an earlier phase is reported twice.
         shifts=sum(x.level != "known" for x in log.select_events(Shifted)),
+        advice=advice[-1] if (advice := log.select_events(Advised)) else None,
         savings=make_savings(accounts[-1], tariff or Tariff()) if accounts else None,
         truth=truth,
         problem=log.problem,
