@@ -83,6 +83,10 @@ def _check_value(file: Path, key: str, option: click.Option, value: Any, context
         raise InvalidInput(f"{file}: {key} = {value!r}: {wanted} is needed")
     if option.multiple and not isinstance(value, list):
         value = [value]
+    count = len(value) if isinstance(value, list) else None
+    if not option.multiple and count != (None if option.nargs == 1 else option.nargs):
+        wanted = "one value" if option.nargs == 1 else f"a list of {option.nargs}"
+        raise InvalidInput(f"{file}: {key} = {value!r}: {wanted} is needed")
     try:
         option.type_cast_value(context, value)
     except click.BadParameter as problem:

@@ -86,7 +86,9 @@ class Advised(Event):
         measured = f"measured: {'; '.join(self.baseline.format_lines())}"
         if self.settings == Settings():
             return f"advice: leave the clocks as they are; {measured}"
-        return f"advice: set {format_settings(self.settings)}; {measured}; assumed: {self.format_assumption()}"
+        return (
+            f"advice: set {format_settings(self.settings)}; {measured}; assumed: {self.format_assumption()}"
+        )
 
     def format_assumption(self) -> str:
         """The expected outcome, what it rests on, and its bound."""

@@ -17,7 +17,10 @@ def parse_deadline(text: str, now: datetime) -> float:
     for other texts and for a time that has passed."""
     text = text.strip()
     if re.fullmatch(f"(?:{_PART}\\s*)+", text):
-        return sum(float(number) * UNIT_SECONDS[unit] for number, unit in re.findall(_PART, text))
+        length = sum(float(number) * UNIT_SECONDS[unit] for number, unit in re.findall(_PART, text))
+        if length > 0:
+            return length
+        raise InvalidInput(f"--deadline {text}: no time at all; {EXAMPLES}")
     seconds = (_parse_time(text, now) - now.astimezone()).total_seconds()
     if seconds <= 0:
         raise InvalidInput(f"--deadline {text}: that time has passed; it is {now:%Y-%m-%dT%H:%M}")

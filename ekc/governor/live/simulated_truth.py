@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ekc.governor import objective
 from ekc.governor.event_records import format_settings
 from ekc.governor.policy import Policy
@@ -44,7 +46,10 @@ def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float
     """(settings, saving, slowdown) of the best SM clock for the whole job, at the default memory clock."""
     costs = compute_costs(job)
     seconds, joules = costs.seconds[:, -1, :].sum(axis=0), costs.joules[:, -1, :].sum(axis=0)
-    slowdown, saving = seconds / seconds[-1] - 1, 1 - joules / joules[-1]
+    # No step is slower in a pause.
+    is_paused = np.array([stage.is_paused for stage in job.stages])[job.stage_indices]
+    worked_s = float(seconds[-1]) - float(job.seconds[is_paused].sum())
+    slowdown, saving = (seconds - seconds[-1]) / worked_s, 1 - joules / joules[-1]
     place = objective.find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
     if place is None or place == len(seconds) - 1:
         return Settings(), 0.0, 0.0
