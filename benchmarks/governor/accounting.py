@@ -1,6 +1,6 @@
 """Coverage of the governor's account: is what a job truly saved inside the 95 % interval that it reports?
 
-    python -m benchmarks.governor.accounting [--seed 3000] [--seeds 4] [--seconds 3600] [--data DIR] [--json FILE]
+    python -m benchmarks.governor.accounting [--seed 3000] [--seeds 4] [--data DIR] [--json FILE]
 
 Each simulated job (six kinds, two cards, as many seeds of each) runs once under the governor and is known
 exactly at the default. `net` is the saving of the whole job, search and checks billed. `static` is the best
