@@ -35,7 +35,7 @@ _LIMITS = {
     "node_power_cap": "speed",
     "deadline": "energy",
 }
-"""The objective of each limit, which stands in the place of `_BUDGETS`."""
+"""The objective of each limit, which replaces `_BUDGETS`."""
 _BUDGETS = ("max_slowdown", "min_saving")
 
 
@@ -184,7 +184,7 @@ def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
         )
     if limit == "node_power_cap" and values["each"]:
         raise InvalidInput(
-            "--node-power-cap: with --each the GPUs are governed apart; leave --each out, or give --power-cap"
+            "--node-power-cap: with --each the GPUs are governed one by one; leave --each out, or give --power-cap"
         )
     return Policy(
         objective,
@@ -221,7 +221,7 @@ def _choose_limit(context: click.Context, values: dict[str, Any]) -> str | None:
         if (rank := _rank(context, rival)) > strongest or rank == _UNSET:
             continue
         if rank == strongest:
-            reason = "stands in its place" if rival in _BUDGETS else f"goes with {objective} alone"
+            reason = "replaces it" if rival in _BUDGETS else f"goes with {objective} alone"
             raise InvalidInput(
                 f"{_format_option(rival)}: {_format_option(limit)} {reason}; leave one of them out"
             )

@@ -1,4 +1,4 @@
-"""What a governed job saved: joules that its work would have cost at the default, less the joules it took.
+"""Savings of a governed job: joules that its work would have cost at the default, less those it took.
 
 A stretch at the default saves nothing. A stretch under other limits did work that would have cost
 E / (1 - s) at the default: E are its joules, s is the saving of these limits as read against the default
@@ -62,7 +62,7 @@ class StaticLimit:
 
 @dataclass(frozen=True)
 class Accounted(Event):
-    """What the job has saved so far; search and checks are billed."""
+    """Savings of the job so far; search and checks are billed."""
 
     joules: float
     """Joules of the board so far."""

@@ -32,7 +32,7 @@ THROTTLED_SHARE = 0.98
 
 @dataclass(frozen=True)
 class Baseline:
-    """What was measured at the settings of the job, over all readings of its present phase."""
+    """Figures measured at the settings of the job, over all readings of its present phase."""
 
     readings: int
     watts: float

@@ -162,7 +162,7 @@ def _make_policy(
     for name in ("max_slowdown", "min_saving"):
         if (has_cap or deadline is not None) and getattr(policy, name) != getattr(usual, name):
             rival = "deadline" if deadline is not None else "the power cap"
-            raise InvalidInput(f"{name}: {rival} stands in its place; leave one of them out")
+            raise InvalidInput(f"{name}: {rival} replaces it; leave one of them out")
     return replace(
         policy,
         objective="speed" if has_cap and policy.objective == usual.objective else policy.objective,

@@ -14,7 +14,7 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Tariff:
-    """What a kWh costs and emits; None for what was not given."""
+    """Cost and emission of a kWh; None for what was not given."""
 
     price: float | None = None
     """Money per kWh."""

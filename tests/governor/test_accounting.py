@@ -1,4 +1,4 @@
-"""What a job saved: its account against the truth of simulated jobs, and in money and CO2."""
+"""Savings of a job: its account against the truth of simulated jobs, and in money and CO2."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_bad_tariffs_are_refused(options: dict, words: str) -> None:
 
 @pytest.mark.exhaustive
 def test_intervals_cover_the_truth() -> None:
-    """Of 48 jobs of all kinds, at least 85 % are inside: fewer is unlikely for intervals of 95 %."""
+    """At least 85 % of 48 jobs of all kinds are inside: fewer is unlikely for intervals of 95 %."""
     covered = []
     for kind in JOB_KINDS:
         for seed in range(5200, 5204):

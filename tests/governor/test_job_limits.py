@@ -163,7 +163,7 @@ def test_policies_that_exclude_themselves_are_refused(options: dict, words: str)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"power_cap_w": 300.0, "max_slowdown": 0.1}, "stands in its place"),
+        ({"power_cap_w": 300.0, "max_slowdown": 0.1}, "replaces it"),
         ({"power_cap_w": 300.0, "objective": "edp"}, "use the objective speed"),
         ({"deadline": "2h"}, "say how much work is left"),
         ({"deadline": "2h", "power_cap_w": 300.0}, "give one of them"),

@@ -1,7 +1,7 @@
 """The choices of a job on disk, for its next run: JSON in ekc/choices below $XDG_STATE_HOME.
 
-A file is used only for the same GPU model, driver, command and policy. With a name the name stands for the
-command.
+A file is used only for the same GPU model, driver, command and policy. With a name, the name is compared in
+place of the command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ekc.governor.saved_choice import SavedChoice
 
 MAX_BYTES = 100_000
 """Largest file that is read."""
-_UNLIKE = "is for another {}, so the job is searched anew"
+_UNLIKE = "is for another {}, so the job is searched"
 
 
 def find_folder() -> Path | None:
@@ -39,7 +39,7 @@ class ChoiceFile:
 
     name: str
     conditions: dict[str, Any]
-    """What must be the same as when the choices were made: GPU model and count, driver, policy."""
+    """Facts that must be the same as when the choices were made: GPU model and count, driver, policy."""
     on_note: Callable[[str], None]
     """Gets a line where a file is not used, or cannot be written."""
 
@@ -60,7 +60,7 @@ class ChoiceFile:
             self.on_note(f"the choice of an earlier run cannot be read ({problem.strerror})")
             return []
         except (ValueError, LookupError, TypeError, AttributeError):
-            self.on_note("the choice of an earlier run is damaged, so the job is searched anew")
+            self.on_note("the choice of an earlier run is damaged, so the job is searched")
             return []
         if other:
             self.on_note(f"the choice of an earlier run {_UNLIKE.format(other[0])}")

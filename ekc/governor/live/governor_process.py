@@ -16,7 +16,7 @@ from ekc.errors import ActuatorError, EkcError
 from ekc.governor.live import gpus
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.job_report import GovernorLog
-from ekc.governor.live.loops import make_loop
+from ekc.governor.live.loop_choice import make_loop
 from ekc.governor.live.planned_clock import check_plan
 from ekc.governor.live.probe import ProbeFactory, make_governed_units, make_watched_units
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener

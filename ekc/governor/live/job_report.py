@@ -93,7 +93,7 @@ class GovernorReport:
     savings: Savings | None
     """None where nothing could be set."""
     truth: SimulatedTruth | None
-    """What is true of a simulated job; None for a real one."""
+    """True figures of a simulated job; None for a real one."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 

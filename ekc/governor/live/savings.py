@@ -10,7 +10,7 @@ from ekc.governor.tariff import JOULES_PER_KWH, Tariff
 
 @dataclass(frozen=True)
 class Savings:
-    """What a job saved net, its search and checks billed. `low_`, `high_`: ends of the 95 % interval."""
+    """Net savings of a job, its search and checks billed. `low_`, `high_`: ends of the 95 % interval."""
 
     joules: float
     """Joules that the same work would have cost at the default, less those that it took."""
@@ -22,7 +22,7 @@ class Savings:
     low_share: float
     high_share: float
     cost_j: float
-    """What search, checks and earlier choices cost: joules that the final choices would have saved beyond
+    """Cost of search, checks and earlier choices: joules that the final choices would have saved beyond
     `joules`, held from the start."""
     money: float | None
     """Money saved, in `currency`; None without a price."""

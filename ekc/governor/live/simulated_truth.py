@@ -1,4 +1,4 @@
-"""What a governed simulated job truly saved, and its best static limit: known in a simulation alone."""
+"""True savings of a governed simulated job, and its best static limit: known in a simulation alone."""
 
 from __future__ import annotations
 
