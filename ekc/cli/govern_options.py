@@ -184,7 +184,8 @@ def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
         )
     if limit == "node_power_cap" and values["each"]:
         raise InvalidInput(
-            "--node-power-cap: with --each the GPUs are governed one by one; leave --each out, or give --power-cap"
+            "--node-power-cap: with --each the GPUs are governed one by one; leave --each out, "
+            "or give --power-cap"
         )
     return Policy(
         objective,
