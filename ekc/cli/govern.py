@@ -10,32 +10,52 @@ import click
 
 from ekc.cli.arguments import refuse_unused_options
 from ekc.cli.govern_daemon import DAEMON_OPTIONS, daemon_options, run_daemon_command
+from ekc.cli.govern_defaults import PREFIX, read_defaults
+from ekc.cli.govern_options import (
+    OBJECTIVE_OPTIONS,
+    choose_memory_name,
+    make_policy,
+    make_tariff,
+    memory_options,
+    objective_options,
+    report_options,
+)
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
+    from ekc.governor.event_records import EventCallback
+    from ekc.governor.live.choice_file import ChoiceFile
     from ekc.governor.live.governor_process import GovernorExit
-    from ekc.governor.live.job_report import GovernorLog
+    from ekc.governor.live.job_report import GovernorLog, GovernorReport
+    from ekc.governor.live.metrics import GovernorMetrics
+    from ekc.governor.live.simulated_truth import SimulatedTruth
     from ekc.governor.policy import PlannedClock, Policy
+    from ekc.governor.protocols import Actuator, Probe
+    from ekc.governor.tariff import Tariff
 
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
-GPU_OPTIONS = ("gpus", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
-POLICY_OPTIONS = ("max_slowdown", "objective", "min_saving", "remaining", "advise")
+GPU_OPTIONS = ("gpu", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
+POLICY_OPTIONS = (*OBJECTIVE_OPTIONS, "advise")
 NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False, "auto_envvar_prefix": PREFIX})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@click.option("--pid", type=click.IntRange(min=1), help="Govern a running process.")
+@click.option("--pid", type=click.IntRange(min=1), allow_from_autoenv=False, help="Govern a running process.")
 @click.option(
-    "--simulate", metavar="KIND", help="Govern a simulated job without a GPU: compute, memory, starved, ..."
+    "--simulate",
+    metavar="KIND",
+    allow_from_autoenv=False,
+    help="Govern a simulated job without a GPU: compute, memory, starved, ...",
 )
 @click.option(
     "--restore",
     is_flag=True,
+    allow_from_autoenv=False,
     help="Restore the settings that killed or suspended governors left changed, as root those of all users.",
 )
 @click.option(
@@ -47,30 +67,9 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     metavar="FILE",
     help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
 )
-@click.option(
-    "--max-slowdown",
-    type=float,
-    default=0.05,
-    show_default=True,
-    help="Largest slowdown of a training step, as a share, for the objective energy.",
-)
-@click.option(
-    "--objective",
-    default="energy",
-    show_default=True,
-    help="energy, edp, ed2p, or speed (with --min-saving).",
-)
-@click.option(
-    "--min-saving",
-    type=float,
-    default=0.05,
-    show_default=True,
-    help="Least energy saving, as a share, for the objective speed.",
-)
-@click.option("--remaining", type=float, metavar="SECONDS", help="Remaining run time of the job, if known.")
+@objective_options
 @click.option(
     "--gpu",
-    "gpus",
     multiple=True,
     metavar="N|UUID",
     help="GPU number as in nvidia-smi, or UUID. [default: the GPUs of the job]",
@@ -100,7 +99,6 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option(
     "--json",
-    "machine",
     type=FILE,
     metavar="FILE",
     help="Write events to this file, one JSON object per line; - is standard output.",
@@ -117,21 +115,27 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
 @daemon_options
-@click.option("--gpus-of", type=int, hidden=True)
-@click.option("--steps", type=FILE, hidden=True)
-@click.option("--model", hidden=True)
+@memory_options
+@report_options
+@click.option(
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=read_defaults,
+    help="Defaults of these options, as TOML. [default: ekc/govern.toml in $XDG_CONFIG_HOME]",
+)
+@click.option("--gpus-of", type=int, hidden=True, allow_from_autoenv=False)
+@click.option("--steps", type=FILE, hidden=True, allow_from_autoenv=False)
+@click.option("--model", hidden=True, allow_from_autoenv=False)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
     simulate: str | None,
     restore: bool,
     quiet: bool,
-    machine: Path | None,
     plot: Path | None,
-    objective: str,
-    max_slowdown: float,
-    min_saving: float,
-    remaining: float | None,
     **options: Any,
 ) -> int:
     """Run COMMAND, or watch a process, and set the clocks of its GPU to save energy.
@@ -165,19 +169,21 @@ def govern(
         refuse_unused_options(POLICY_OPTIONS, "the plan has its clock, and nothing is searched; leave it out")
         options["plan"] = _read_plan(options["plan"])
     from ekc.cli.govern_output import GovernOutput
-    from ekc.governor.policy import Policy
 
-    policy = Policy(objective, max_slowdown, min_saving, remaining)
+    policy, tariff = make_policy(click.get_current_context(), options), make_tariff(options)
     if plot is not None:
         from ekc.governor.live.job_plot import check_plot_file
 
         check_plot_file(plot)
-    with closing(GovernOutput(quiet, machine, is_terminal_shared=bool(command))) as lines:
+    metrics = _open_metrics(options["metrics"])
+    with closing(GovernOutput(quiet, options["json"], bool(command), metrics)) as lines:
         if simulate:
-            _print_reports(_govern_simulated(simulate, policy, lines, options), lines, plot)
+            logs, truth = _govern_simulated(simulate, policy, lines, options)
+            _print_reports(_build_reports(logs, tariff, truth), logs, lines, plot)
             return 0
         end = _govern_job(command, pid, policy, lines, options)
-        _print_reports(end.logs, lines, plot, end.core_share, end.absence)
+        reports = _build_reports(end.logs, tariff)
+        _print_reports(reports, end.logs, lines, plot, end.core_share, end.absence)
         return EXIT_BAD_INPUT if pid and end.problem else end.status
 
 
@@ -198,7 +204,7 @@ def _govern_job(
     from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
 
-    gpu_names = tuple(options["gpus"])
+    gpu_names = tuple(options["gpu"])
     if gpu_names:
         from ekc.governor.live import gpus
 
@@ -213,6 +219,7 @@ def _govern_job(
         advise=options["advise"],
         each=options["each"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
+        remember=choose_memory_name(options, command),
         plan=options["plan"],
     )
     try:
@@ -227,20 +234,49 @@ def _govern_job(
 
 def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
-) -> list[GovernorLog]:
-    """Govern a simulated job."""
+) -> tuple[list[GovernorLog], SimulatedTruth | None]:
+    """Govern a simulated job; returns its log and what is true of it. Advice alone has no truth to tell."""
     from ekc.governor.advise import advise
     from ekc.governor.live.probe import make_simulated_unit
     from ekc.governor.live.session import GovernedUnit, GovernorSession
+    from ekc.governor.live.simulated_truth import find_truth
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
+    from ekc.governor.simulation.simulated_run import SimulatedRun
 
+    policy = policy.for_unit(1)
     unit = make_simulated_unit(kind, options["card"], options["seed"], options["minutes"])
     if not options["advise"]:
-        return GovernorSession([unit], lambda p, a, hear: run_governor(p, a, policy, hear), lines).wait()
+        assert isinstance(unit.probe, SimulatedRun)
+        file = _open_choice_file(policy, lines, options)
+
+        def run(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
+            if file is None:
+                return run_governor(probe, actuator, policy, hear)
+            return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
+
+        return GovernorSession([unit], run, lines).wait(), find_truth(unit.probe, policy)
     nothing = NullActuator(unit.actuator.gears(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
-    return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait()
+    return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait(), None
+
+
+def _open_choice_file(policy: Policy, lines: GovernOutput, options: dict[str, Any]) -> ChoiceFile | None:
+    """The file of a simulated job's choices, if it has a name."""
+    from ekc.governor.live.choice_file import ChoiceFile, make_conditions
+
+    name = choose_memory_name(options, ())
+    conditions = make_conditions(f"{options['card']} (simulated)", 1, "", policy)
+    return None if name is None else ChoiceFile(name, conditions, lines.on_note)
+
+
+def _open_metrics(target: str | None) -> GovernorMetrics | None:
+    """Metrics, if asked for. Raises `InvalidInput`."""
+    if target is None:
+        return None
+    from ekc.governor.live.metrics import GovernorMetrics
+
+    return GovernorMetrics(target)
 
 
 def _restore_settings() -> int:
@@ -252,17 +288,24 @@ def _restore_settings() -> int:
     return 1 if any(x.problem for x in restored) else 0
 
 
+def _build_reports(
+    logs: list[GovernorLog], tariff: Tariff, truth: SimulatedTruth | None = None
+) -> list[GovernorReport]:
+    from ekc.governor.live.job_report import build_report
+
+    return [build_report(one, tariff, truth) for one in logs]
+
+
 def _print_reports(
+    reports: list[GovernorReport],
     logs: list[GovernorLog],
     lines: GovernOutput,
     plot: Path | None,
     core_share: float | None = None,
     absence: str | None = None,
 ) -> None:
-    """Print the report of each log, and plot it if asked for; without logs, `absence` is the reason."""
-    from ekc.governor.live.job_report import build_report
-
-    lines.finish([build_report(one) for one in logs], core_share, absence)
+    """Print the reports, and plot each log if asked for; without logs, `absence` is the reason."""
+    lines.finish(reports, core_share, absence)
     if plot is not None:
         from ekc.governor.live.job_plot import plot_log
 

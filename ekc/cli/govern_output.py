@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -17,12 +17,20 @@ from ekc.governor.event_records import Applied, Checked, Chosen, Event, event_to
 
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
+    from ekc.governor.live.metrics import GovernorMetrics
 
 
 class GovernOutput:
     """Listener that writes complete lines, so that lines of the job are never split."""
 
-    def __init__(self, is_quiet: bool, json_path: Path | None, is_terminal_shared: bool) -> None:
+    def __init__(
+        self,
+        is_quiet: bool,
+        json_path: Path | None,
+        is_terminal_shared: bool,
+        metrics: GovernorMetrics | None = None,
+    ) -> None:
+        self._metrics = metrics
         self._is_quiet = is_quiet
         self._lock = threading.Lock()
         self._json_file = None if json_path is None else _open_json_file(json_path)
@@ -34,12 +42,15 @@ class GovernOutput:
         """Print an event with the time since the job began; write all its fields as JSON."""
         with self._lock:
             self._write_json(event_to_json(governor_log.name, event))
+            self._update_metrics(lambda metrics: metrics.add_event(governor_log, event))
             if not self._is_quiet:
                 elapsed = _format_elapsed(event.at_s - governor_log.events[0].at_s)
                 self._print_line(f"ekc govern: {elapsed} {governor_log.name}: {event.format_line()}")
 
     def on_samples(self, governor_log: GovernorLog) -> None:
-        """Update the status line from the newest samples."""
+        """Update the status line and the metrics from the newest samples."""
+        with self._lock:
+            self._update_metrics(lambda metrics: metrics.add_samples(governor_log))
         with self._lock, contextlib.suppress(OSError):
             if self._status is not None and governor_log.trace:
                 self._status.show(_format_status(governor_log))
@@ -48,6 +59,8 @@ class GovernOutput:
         """Print a failure, also with `--quiet`."""
         with self._lock:
             self._write_json({"event": "Trouble", "gpu": governor_log.name, "line": line})
+            if governor_log.problem is not None:
+                self._update_metrics(lambda metrics: metrics.fail(governor_log))
             self._print_line(f"ekc govern: {governor_log.name}: {line}")
 
     def on_note(self, line: str) -> None:
@@ -80,9 +93,20 @@ class GovernOutput:
                 self._print_line(f"  {'governor':15} {core_share:.1%} of one core")
 
     def close(self) -> None:
-        """Restore the terminal."""
+        """Restore the terminal and stop serving metrics."""
         with self._lock:
             self._stop_status()
+            if self._metrics is not None:
+                self._metrics.close()
+
+    def _update_metrics(self, update: Callable[[GovernorMetrics], None]) -> None:
+        if self._metrics is None:
+            return
+        try:
+            update(self._metrics)
+        except OSError as problem:
+            self._metrics = None
+            self._print_line(f"ekc govern: --metrics cannot be written any more ({problem.strerror})")
 
     def _stop_status(self) -> None:
         if self._status is not None:

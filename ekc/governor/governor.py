@@ -21,6 +21,8 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,8 +30,11 @@ from typing import Any, Protocol
 from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
+from ekc.governor.deadline import parse_deadline
+from ekc.governor.live.choice_name import check_name
 from ekc.governor.live.steps import StepCounter
 from ekc.governor.policy import GovernorRequest, Policy
+from ekc.governor.tariff import Tariff
 
 _GOVERN_COMMAND = (sys.executable, "-m", "ekc", "govern")
 EXIT_TIMEOUT_S = 20.0
@@ -44,10 +49,14 @@ class Governor:
     process of a machine governs all of its GPUs alike, and the others do nothing.
 
     `max_slowdown`: share by which a step may take longer. `objective`, `min_saving`, `remaining_s`: see
-    `ekc.governor.Policy`. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those that this process
+    `ekc.governor.Policy`. `power_cap_w`, `node_power_cap_w`: the fastest settings whose mean power is at most
+    this, for each GPU or for all. `deadline`: least energy that ends in time ("2h", "18:30"), with
+    `remaining_s` or `steps_total`, the steps of the whole job. `price` (money and currency) and `intensity`
+    (grams of CO2) of a kWh: the report has money and CO2 saved. `remember`: a name under which the choice is
+    kept for the next run. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those that this process
     uses. `each`: a control loop for each GPU instead of all alike. `actuator`: "auto", "nvml", "daemon" or
-    "zeusd". `advise`: set nothing and report what would be set. `quiet`: print only failures. Raises
-    `InvalidInput` for bad arguments.
+    "zeusd". `advise`: set nothing and report what would be set. `quiet`: print only failures.
+    Raises `InvalidInput` for bad arguments.
     """
 
     def __init__(
@@ -57,20 +66,37 @@ class Governor:
         *,
         min_saving: float = 0.05,
         remaining_s: float | None = None,
+        power_cap_w: float | None = None,
+        node_power_cap_w: float | None = None,
+        deadline: str | None = None,
+        steps_total: int | None = None,
+        price: tuple[float, str] | None = None,
+        intensity: float | None = None,
+        remember: str | None = None,
         gpus: Sequence[int | str] = (),
         each: bool = False,
         actuator: str = "auto",
         advise: bool = False,
         quiet: bool = False,
     ) -> None:
-        policy = Policy(objective, max_slowdown, min_saving, remaining_s)
+        policy = _make_policy(
+            Policy(objective, max_slowdown, min_saving, remaining_s),
+            power_cap_w,
+            node_power_cap_w,
+            deadline,
+            steps_total,
+        )
+        tariff = _make_tariff(price, intensity)
+        if remember is not None:
+            check_name(remember)
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
             check_flag(name, value)
         is_list = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
         if not is_list or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
             raise InvalidInput(f"gpus: {format_value(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
         GovernorRequest(policy, actuator=actuator)
-        self._flags = _build_flags(policy, gpus, each, actuator, advise, quiet)
+        self._flags = _build_flags(policy, deadline, gpus, each, actuator, advise, quiet)
+        self._flags += _build_report_flags(tariff, remember)
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._folder_finalizer: weakref.finalize[..., Governor] | None = None
@@ -121,21 +147,71 @@ class Governor:
         self._process = None
 
 
+def _make_policy(
+    policy: Policy,
+    power_cap_w: float | None,
+    node_power_cap_w: float | None,
+    deadline: str | None,
+    steps_total: int | None,
+) -> Policy:
+    """The policy with a power cap or a deadline. Raises `InvalidInput` for arguments that exclude each
+    other."""
+    has_cap, usual = power_cap_w is not None or node_power_cap_w is not None, Policy()
+    if has_cap and deadline is not None:
+        raise InvalidInput("a power cap and a deadline: give one of them")
+    for name in ("max_slowdown", "min_saving"):
+        if (has_cap or deadline is not None) and getattr(policy, name) != getattr(usual, name):
+            rival = "deadline" if deadline is not None else "the power cap"
+            raise InvalidInput(f"{name}: {rival} replaces it; leave one of them out")
+    return replace(
+        policy,
+        objective="speed" if has_cap and policy.objective == usual.objective else policy.objective,
+        power_cap_w=power_cap_w,
+        node_power_cap_w=node_power_cap_w,
+        deadline_s=None if deadline is None else parse_deadline(deadline, datetime.now()),
+        steps_total=steps_total,
+    )
+
+
 def _build_flags(
-    policy: Policy, gpus: Sequence[int | str], each: bool, actuator: str, advise: bool, quiet: bool
+    policy: Policy,
+    deadline: str | None,
+    gpus: Sequence[int | str],
+    each: bool,
+    actuator: str,
+    advise: bool,
+    quiet: bool,
 ) -> list[str]:
     """Options of `ekc govern`."""
     values = {
-        "--max-slowdown": policy.max_slowdown,
         "--objective": policy.objective,
-        "--min-saving": policy.min_saving,
         "--remaining": policy.remaining_s,
         "--actuator": actuator,
+        "--power-cap": policy.power_cap_w,
+        "--node-power-cap": policy.node_power_cap_w,
+        "--deadline": deadline,
+        "--steps-total": policy.steps_total,
     }
+    if not policy.has_power_cap and deadline is None:
+        values |= {"--max-slowdown": policy.max_slowdown, "--min-saving": policy.min_saving}
     words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     words += [word for gpu in gpus for word in ("--gpu", str(gpu))]
     switches = {"--each": each, "--advise": advise, "--quiet": quiet}
     return words + [name for name, on in switches.items() if on]
+
+
+def _make_tariff(price: tuple[float, str] | None, intensity: float | None) -> Tariff:
+    if price is None:
+        return Tariff(intensity=intensity)
+    if not isinstance(price, (tuple, list)) or len(price) != 2:
+        raise InvalidInput(f"price: {format_value(price)} is no number with a currency; write (0.30, 'EUR')")
+    return Tariff(price[0], price[1], intensity)
+
+
+def _build_report_flags(tariff: Tariff, remember: str | None) -> list[str]:
+    words = [] if tariff.price is None else ["--price", str(tariff.price), tariff.currency]
+    words += [] if tariff.intensity is None else ["--intensity", str(tariff.intensity)]
+    return words + ([] if remember is None else ["--remember", remember])
 
 
 def _build_environment() -> dict[str, str]:

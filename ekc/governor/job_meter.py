@@ -20,6 +20,10 @@ MAX_EXTENSION = 2.5
 MAX_READING_S = 60.0
 
 
+TotalsBySettings = dict[Settings, float]
+"""Seconds or joules under each setting."""
+
+
 class JobEnded(Exception):
     """The job has ended; ends the control loop, and is no error."""
 
@@ -31,9 +35,24 @@ class JobMeter:
         self.probe = probe
         self.actuator = actuator
         self.on_event = on_event
-        self.seconds_by_settings: dict[Settings, float] = {}
-        """Seconds under each setting; callers replace the dict to start a new account."""
+        self.seconds_by_settings: TotalsBySettings = {}
+        """Seconds under each setting."""
+        self.joules_by_settings: TotalsBySettings = {}
+        """Joules of the board under each setting, up to the last change of limits or of the account."""
+        self._counted_j = probe.read_energy_j()
         self._taken_limits = actuator.taken_limits()
+
+    def switch_account(self, seconds: TotalsBySettings, joules: TotalsBySettings) -> None:
+        """Add seconds and joules to these dicts from now on."""
+        self.count_joules()
+        self.seconds_by_settings, self.joules_by_settings = seconds, joules
+
+    def count_joules(self) -> None:
+        """Add the joules since the last call to the limits in force. Few calls: a reading costs a driver's
+        call on every GPU."""
+        settings, joules = self.actuator.settings(), self.probe.read_energy_j()
+        counted = self.joules_by_settings.get(settings, 0.0) + joules - self._counted_j
+        self.joules_by_settings[settings], self._counted_j = counted, joules
 
     def is_running(self) -> bool:
         """True: a job that ends is reported by `JobEnded`."""
@@ -59,6 +78,7 @@ class JobMeter:
         """Set limits and wait until they take effect; nothing to do where they are set already."""
         if settings == self.actuator.settings():
             return
+        self.count_joules()
         self.actuator.apply(settings)
         self.on_event(Applied(self.probe.now(), settings, why))
         self.record(SETTLE_S)

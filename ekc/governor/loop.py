@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ekc.governor import phase as phases
-from ekc.governor.budget import (
-    compute_affordable_slowdown,
-    estimate_payoff,
-    estimate_remaining_s,
-    estimate_time_loss,
-)
+from ekc.governor.accounting import account_savings
+from ekc.governor.budget import estimate_payoff
 from ekc.governor.change_detection import (
     CONFIRM_S,
     LARGE_CHANGE,
@@ -32,14 +29,16 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_meter import JobEnded, JobMeter, WatchedStretch
+from ekc.governor.job_limits import LimitMissed, explain_missed_cap, make_phase_policy
+from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, SecondsBySettings, run_search
+from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
 MAX_WAIT_S = 40.0
 """Longest pause between two looks in seconds; the pause doubles while nothing changes."""
@@ -52,6 +51,9 @@ MIN_MOVE_SHARE = 0.006
 MIN_BUDGET_SHARE = 0.8
 """Share of the policy's slowdown below which a search had a reduced budget. It then measured no gears that
 use the full budget, and is repeated once that is available."""
+
+MIN_DEADLINE_BUDGET = 0.02
+"""Slowdown that a deadline must allow before a search is repeated with it."""
 
 CheckVerdict = Literal["agreed", "moved", "searched", "doubt"]
 """Result of a check: the choice stays, moves, comes from another search, or the readings disagree."""
@@ -73,14 +75,19 @@ def govern(
     policy: Policy | None = None,
     on_event: EventCallback = lambda event: None,
     model: ResponseModel | None = None,
+    saved: Sequence[SavedChoice] = (),
+    save: SaveFunction = lambda choices: None,
 ) -> GovernResult:
     """Govern one job until it ends.
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
-    that. `model` predicts where a search begins. Raises what probe and actuator raise. An actuator that
-    cannot set anything leaves the job as it is: it is only measured.
+    that. `model` predicts where a search begins. `saved`: choices of an earlier run, which are tried first;
+    `save` gets those of this run after each check and at the end. Raises what probe and actuator raise. An
+    actuator that cannot set anything leaves the job as it is: it is only measured.
     """
-    return _ControlLoop(probe, actuator, policy or Policy(), on_event, model).run()
+    loop = _ControlLoop(probe, actuator, policy or Policy(), on_event, model)
+    loop.saved, loop.save = saved, save
+    return loop.run()
 
 
 class _ControlLoop:
@@ -96,25 +103,37 @@ class _ControlLoop:
         self._policy = policy
         self._on_event = on_event
         self._model = model
+        self._start_s, self._start_j = probe.now(), probe.read_energy_j()
         self._gears = actuator.gears()
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
+        self.saved: Sequence[SavedChoice] = ()
+        self.save: SaveFunction = lambda choices: None
         self._phases: list[Phase] = []
-        self._late_seconds: SecondsBySettings = {}
-        """Seconds under each setting that belong to the next phase, which began before it was noticed."""
+        self._late_totals: tuple[TotalsBySettings, TotalsBySettings] = ({}, {})
+        """Seconds and joules under each setting that belong to the next phase, which began before it was
+        noticed."""
 
     def run(self) -> GovernResult:
-        start, joules = self._probe.now(), self._probe.read_energy_j()
+        start = self._start_s
         simulated = self._probe.simulated or self._actuator.simulated
         labels = self._probe.label, self._actuator.label
         self._on_event(Started(start, *labels, simulated, self._policy.objective))
-        self._start_s = start
         with contextlib.suppress(JobEnded):
             self._run_phases()
-        totals = self._probe.now() - start, self._probe.read_energy_j() - joules
+        totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j
+        self._report_savings()
+        self.save(list_choices(self._phases))
         self._on_event(Ended(self._probe.now(), *totals))
         return GovernResult(*totals, tuple(self._phases))
+
+    def _report_savings(self) -> None:
+        if not self._can_set:
+            return
+        self._meter.count_joules()
+        joules = self._probe.read_energy_j() - self._start_j
+        self._on_event(account_savings(self._phases, self._policy, self._probe.now(), joules))
 
     def _run_phases(self) -> None:
         level = "large"
@@ -132,7 +151,7 @@ class _ControlLoop:
         """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
         self._gears = self._actuator.gears()
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
-        self._late_seconds = {}
+        self._late_totals = ({}, {})
         for phase in self._phases:
             phase.is_refuted = True
         self._on_event(LimitsTaken(self._probe.now(), tuple(sorted(self._actuator.taken_limits()))))
@@ -153,16 +172,15 @@ class _ControlLoop:
 
     def _learn_phase(self, level: str, last_phase: Phase | None) -> Phase:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
-        seconds_by_settings: SecondsBySettings = {}
-        self._meter.seconds_by_settings = seconds_by_settings
+        self._meter.switch_account({}, {})
         phase = phases.begin_phase(self._meter, self._policy, self._gears)
         if (earlier := self._find_earlier_phase(phase)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
-            self._enter_phase(earlier, seconds_by_settings)
+            self._enter_phase(earlier)
             self._apply_choice(earlier.choice, "the choice for a phase seen before")
             return earlier
         self._phases.append(phase)
-        self._enter_phase(phase, seconds_by_settings)
+        self._enter_phase(phase)
         if level == "small" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
@@ -172,12 +190,22 @@ class _ControlLoop:
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
         )
-        if not payoff.is_worthwhile or not self._can_set:
+        has_to_search = payoff.is_worthwhile or self._policy.has_power_cap
+        if not has_to_search or not self._can_set:
             self._on_event(Skipped(self._probe.now(), payoff.remaining_s, payoff.saving_w, payoff.search_s))
             return phase
         self._limit_search_budget(phase)
-        self._search_phase(phase)
+        if not self._try_saved_choice(phase):
+            self._search_phase(phase)
         return phase
+
+    def _try_saved_choice(self, phase: Phase) -> bool:
+        """Try the choice that an earlier run made in such a phase; False where there is none to trust."""
+        found = [one for one in self.saved if one.is_for(phase) and one.can_be_set(self._gears)]
+        if not found or not try_choice(self._meter, phase, found[0]):
+            return False
+        phase.searched_max_slowdown = phase.search.policy.max_slowdown
+        return True
 
     def _find_earlier_phase(self, phase: Phase) -> Phase | None:
         for earlier in self._phases:
@@ -187,39 +215,54 @@ class _ControlLoop:
                 return earlier
         return None
 
-    def _enter_phase(self, phase: Phase, seconds_by_settings: SecondsBySettings) -> None:
-        """Count time for a phase from now on, and add the seconds before it was identified."""
-        for settings, seconds in (*seconds_by_settings.items(), *self._late_seconds.items()):
-            phase.seconds_by_settings[settings] = phase.seconds_by_settings.get(settings, 0.0) + seconds
-        self._meter.seconds_by_settings, self._late_seconds = phase.seconds_by_settings, {}
+    def _enter_phase(self, phase: Phase) -> None:
+        """Count time and energy for a phase from now on, and add those before it was identified."""
+        meter = self._meter
+        meter.count_joules()
+        before = (meter.seconds_by_settings, meter.joules_by_settings)
+        for own, *others in zip(
+            (phase.seconds_by_settings, phase.joules_by_settings), before, self._late_totals, strict=True
+        ):
+            for settings, amount in (item for other in others for item in other.items()):
+                own[settings] = own.get(settings, 0.0) + amount
+        meter.switch_account(phase.seconds_by_settings, phase.joules_by_settings)
+        self._late_totals = ({}, {})
 
     def _leave_phase(self, phase: Phase, late_s: float) -> None:
-        """The phase ended `late_s` ago: count the time since then for the next one."""
-        seconds = min(late_s, phase.seconds_by_settings.get(phase.choice, 0.0))
-        if seconds > 0:
+        """The phase ended `late_s` ago: count time and energy since then for the next one."""
+        self._meter.count_joules()
+        held_s = phase.seconds_by_settings.get(phase.choice, 0.0)
+        if (seconds := min(late_s, held_s)) > 0:
+            joules = phase.joules_by_settings.get(phase.choice, 0.0) * seconds / held_s
             phase.seconds_by_settings[phase.choice] -= seconds
-            self._late_seconds = {phase.choice: seconds}
+            phase.joules_by_settings[phase.choice] = phase.joules_by_settings.get(phase.choice, 0.0) - joules
+            self._late_totals = ({phase.choice: seconds}, {phase.choice: joules})
 
     def _limit_search_budget(self, phase: Phase) -> None:
-        """Set the slowdown that the job has left as the budget of the phase's search."""
-        remaining_s = estimate_remaining_s(self._policy, self._probe.now() - self._start_s)
-        # Pauses do not count: no step was fast in them.
-        worked_s = sum(seconds for one in self._phases for seconds in one.seconds_by_settings.values())
-        loss = estimate_time_loss(self._phases)
-        budget = compute_affordable_slowdown(self._policy, worked_s, remaining_s, loss)
-        phase.search = replace(phase.search, policy=replace(self._policy, max_slowdown=budget))
+        """Set the limits of the job, as far as they are left, as those of the phase's search."""
+        elapsed_s, steps = self._probe.now() - self._start_s, self._probe.read_step_count()
+        policy, problem = make_phase_policy(self._policy, phase, self._phases, elapsed_s, steps)
+        phase.search = replace(phase.search, policy=policy)
+        self._report_missed_limit(problem)
+
+    def _report_missed_limit(self, problem: str | None) -> None:
+        if problem is not None:
+            self._on_event(LimitMissed(self._probe.now(), problem))
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
         run_search(self._meter, phase, self._gears)
+        self._report_missed_limit(explain_missed_cap(phase))
 
     def _has_budget_returned(self, phase: Phase) -> bool:
         """Whether the last search had a reduced budget, and the full one is available now."""
-        full = self._policy.max_slowdown
+        now, full = phase.search.policy.max_slowdown, self._policy.max_slowdown
+        if self._policy.deadline_s is not None:
+            full = max(now, MIN_DEADLINE_BUDGET)
         was_reduced = self._policy.objective == "energy" and (
             phase.searched_max_slowdown < MIN_BUDGET_SHARE * full
         )
-        return was_reduced and phase.search.policy.max_slowdown >= full
+        return was_reduced and now >= full
 
     def _watch_phase(self, phase: Phase) -> str:
         """Watch until the job changes; returns the level of the change."""
@@ -303,18 +346,21 @@ class _ControlLoop:
 
     def _wait_while_idle(self) -> None:
         """Wait until work resumes; limits stay as they are, so that it is not slowed."""
-        began, seconds_by_settings = self._probe.now(), self._meter.seconds_by_settings
-        self._meter.seconds_by_settings = {}
+        began, meter = self._probe.now(), self._meter
+        account = (meter.seconds_by_settings, meter.joules_by_settings)
+        meter.switch_account({}, {})
         self._on_event(Idled(began))
         while not has_work(self._meter.record(WORK_POLL_S)):
             pass
-        self._meter.seconds_by_settings = seconds_by_settings
+        meter.switch_account(*account)
         self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
         """Check a choice by A/B/A: a reading of the choice, then of the default; the choice again after."""
         if not self._can_set:
             return "agreed"
+        if self._policy.has_power_cap:
+            return self._check_power(phase)
         if phase.choice == Settings():
             # The default needs no check, but the full budget may be available again.
             return self._update_choice(phase) if phase.readings.other_readings else "agreed"
@@ -342,9 +388,32 @@ class _ControlLoop:
             phase.readings.default_readings.pop()
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
+        phase.agreed_checks += 1
         if (summary := phases.summarise_checks(phase, self._probe.now())) is not None:
             self._on_event(summary)
-        return self._update_choice(phase)
+            self._report_savings()
+        verdict = self._update_choice(phase)
+        self.save(list_choices(self._phases))
+        return verdict
+
+    def _check_power(self, phase: Phase) -> CheckVerdict:
+        """Check a choice under a power cap by its own watts: the default might be above the cap."""
+        if phase.choice == Settings():
+            is_measured = phases.remeasure_default(self._meter, phase)
+        else:
+            is_measured = phases.measure_settings(self._meter, phase, phase.choice, "check")
+        if not is_measured:
+            return "doubt"
+        self._report_savings()
+        self._limit_search_budget(phase)
+        if phase.choice == Settings() and not phase.search.is_default_within_cap():
+            self._search_phase(phase)
+            return "searched"
+        phase.agreed_checks += 1
+        verdict = self._update_choice(phase)
+        self._report_missed_limit(explain_missed_cap(phase))
+        self.save(list_choices(self._phases))
+        return verdict
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
         """Choose again by the present readings and budget; search again if the full budget has returned."""

@@ -10,7 +10,6 @@ turns between its ends over the time between them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 

@@ -12,8 +12,8 @@ import numpy as np
 from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
 from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
-from ekc.governor.job_meter import JobMeter, make_reading
-from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
+from ekc.governor.job_meter import JobMeter, TotalsBySettings, make_reading
+from ekc.governor.job_reading import NOT_MEASURED, JobReading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
@@ -52,8 +52,6 @@ MAX_LOOK_S = 40.0
 APERIODIC_LOOK_S = 24.0
 """Seconds of a recording under the choice: limits for whole periods, and length without a period."""
 
-SecondsBySettings = dict[Settings, float]
-
 
 class ResponseModel(Protocol):
     """Predicts slowdown and power before any clock was tried."""
@@ -79,8 +77,11 @@ class Phase:
     """Chosen limits; the default until the search ends."""
     top_memory_mhz: int = 0
     """Top memory clock of the card; 0 if memory clocks cannot be set."""
-    seconds_by_settings: SecondsBySettings = field(default_factory=dict)
+    seconds_by_settings: TotalsBySettings = field(default_factory=dict)
+    joules_by_settings: TotalsBySettings = field(default_factory=dict)
     searched_max_slowdown: float = 0.0
+    agreed_checks: int = 0
+    """Checks that agreed with the expected slowdown of the choice."""
     is_refuted: bool = False
     """Whether the last complete check contradicted the expected slowdown; such a phase is not used again."""
 

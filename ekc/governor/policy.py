@@ -4,7 +4,7 @@ since the job has not started yet."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
@@ -17,8 +17,9 @@ OBJECTIVES = ("energy", "edp", "ed2p", "speed")
 class Policy:
     """Objective and budget of a job.
 
-    `energy`: least joules per step within `max_slowdown`. `edp`, `ed2p`: least joules times seconds, or
-    seconds squared, per step. `speed`: fewest seconds per step that still save `min_saving` of the joules.
+    `energy`: least joules per step within `max_slowdown`, or such that the job ends within `deadline_s`.
+    `edp`, `ed2p`: least joules times seconds, or seconds squared, per step. `speed`: fewest seconds per step
+    that still save `min_saving` of the joules, or whose mean power is at most a cap.
     """
 
     objective: str = "energy"
@@ -28,6 +29,17 @@ class Policy:
     """Least saving, as a share of the default's joules per step. Limits `speed` only."""
     remaining_s: float | None = None
     """Remaining seconds of the job; None to expect that it runs as long again as it has."""
+    power_cap_w: float | None = None
+    """Largest mean watts of each GPU. For `speed` only, in place of `min_saving`."""
+    node_power_cap_w: float | None = None
+    """Largest mean watts of all governed GPUs together, likewise."""
+    deadline_s: float | None = None
+    """Seconds within which the job is to end. For `energy` only, in place of `max_slowdown`. It needs
+    `remaining_s`, at the default, or `steps_total`."""
+    steps_total: int | None = None
+    """Steps of the whole job, where its hooks count them."""
+    max_power_share: float | None = None
+    """The cap as a share of the power at the default. The control loop sets it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
@@ -46,6 +58,61 @@ class Policy:
             raise InvalidInput(
                 f"remaining_s: {_format_value(left_s)}, finite seconds from 0; leave it out if unknown"
             )
+        self._check_power_caps()
+        self._check_deadline()
+
+    def _check_power_caps(self) -> None:
+        names = [name for name in ("power_cap_w", "node_power_cap_w") if getattr(self, name) is not None]
+        for name in names:
+            watts = getattr(self, name)
+            if not (is_number(watts) and 0 < watts < math.inf):
+                raise InvalidInput(f"{name}: {_format_value(watts)}, finite watts above 0, such as 300")
+            if self.objective != "speed":
+                raise InvalidInput(
+                    f"{name}: it asks for the fastest settings within a cap, not for {self.objective}; "
+                    "use the objective speed"
+                )
+        if len(names) > 1:
+            raise InvalidInput("power_cap_w and node_power_cap_w: give one cap, for each GPU or for all")
+
+    def _check_deadline(self) -> None:
+        steps, seconds = self.steps_total, self.deadline_s
+        if steps is not None and not (isinstance(steps, int) and not isinstance(steps, bool) and steps > 0):
+            raise InvalidInput(f"steps_total: {_format_value(steps)}, a whole number of steps from 1")
+        if seconds is None:
+            if steps is not None:
+                raise InvalidInput("steps_total: it is for a deadline; give deadline_s too, or leave it out")
+            return
+        if not (is_number(seconds) and 0 < seconds < math.inf):
+            raise InvalidInput(f"deadline_s: {_format_value(seconds)}, finite seconds above 0")
+        if self.objective != "energy":
+            raise InvalidInput(
+                f"deadline_s: it asks for least energy that ends in time, not for {self.objective}; "
+                "use the objective energy"
+            )
+        if (self.remaining_s is None) == (steps is None):
+            raise InvalidInput(
+                "deadline_s: say how much work is left, by remaining_s (seconds at the default) or by "
+                "steps_total, which needs counted steps; give one of them"
+            )
+
+    @property
+    def has_power_cap(self) -> bool:
+        """Whether mean power is limited."""
+        return self.power_cap_w is not None or self.node_power_cap_w is not None
+
+    def for_unit(self, gpu_count: int, late_s: float = 0.0) -> Policy:
+        """The policy of one control loop over so many GPUs that begins `late_s` after the job: its cap is for
+        all of its GPUs together."""
+        cap_w = self.node_power_cap_w
+        if self.power_cap_w is not None:
+            cap_w = self.power_cap_w * gpu_count
+        ends = {
+            name: max(1.0, seconds - late_s)
+            for name in ("remaining_s", "deadline_s")
+            if (seconds := getattr(self, name)) is not None
+        }
+        return replace(self, power_cap_w=cap_w, node_power_cap_w=None, **ends)
 
 
 def _format_value(value: object) -> str:
@@ -91,6 +158,8 @@ class GovernorRequest:
     """Whether each GPU has its own control loop; otherwise one loop sets all of them alike."""
     previous_settings: Settings | None = None
     """Clock limits that are in force already; NVML cannot read them."""
+    remember: str | None = None
+    """Name under which the choice is kept for the next run; None to keep none."""
     plan: PlannedClock | None = None
     """A clock to hold for the whole job instead of a search; the policy is not used then."""
 

@@ -30,8 +30,8 @@ SAME_X = 1e-9
 
 @dataclass(frozen=True)
 class CoefficientPrior:
-    """Normal prior of a curve: the coefficients of x, x^2, ..., and how it departs from a polynomial. There is
-    no constant, since x = 0 is the default."""
+    """Normal prior of a curve: the coefficients of x, x^2, ..., and how it departs from a polynomial. There
+    is no constant, since x = 0 is the default."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
@@ -71,7 +71,7 @@ class CurveFit:
     """Variance of the error of the default."""
 
     def compute_gear_spread(self, error: float) -> Values:
-        """Standard deviation by which one more reading of a gear, with this standard error, moves its mean."""
+        """Standard deviation by which one more reading of a gear, with this error, moves its mean."""
         covariance = self.variance + self.zero_covariance
         return covariance / np.sqrt(covariance + self.zero_covariance + self.zero_variance + error**2)
 
@@ -87,7 +87,7 @@ def _build_powers(x: Values, count: int) -> Values:
 def fit_curve(
     x: Values, y: Values, error: Values, at: Values, prior: CoefficientPrior, zero_error: float = 0.0
 ) -> CurveFit:
-    """The curve at `at` after points (x, y) with standard errors `error`; arrays of one length, which may be 0.
+    """The curve at `at` after points (x, y) with standard errors `error`; arrays of one length, 0 or more.
 
     `zero_error`: standard error of the zero that all points share. The zero is fitted along with the curve.
     """
@@ -206,7 +206,9 @@ class ResponseCurve:
 
     def choose_index(self, policy: Policy) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is."""
+        top one where none is, or the lowest where power is above its cap."""
+        if policy.max_power_share is not None:
+            return objective.find_best(policy, self.slowdown, self.saving) or 0
         slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std)
         best = objective.find_best(policy, slowdown, self.saving)
         return len(self.gears) - 1 if best is None else best

@@ -74,6 +74,10 @@ class LimitSearch:
             readings, self.control, self.gears, prior, self.get_default_limit(readings), self.memory_mhz
         )
 
+    def is_default_within_cap(self) -> bool:
+        """Whether the fastest settings, the default, keep the power cap; False without a cap."""
+        return self.policy.max_power_share is not None and self.policy.max_power_share >= 1
+
     def choose_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
@@ -88,6 +92,8 @@ class LimitSearch:
         self, readings: PhaseReadings, response: ResponseCurve, place: int
     ) -> float | None:
         """The gear at a place; None where the default is as good."""
+        if self.is_default_within_cap():
+            return None
         is_better = objective.compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
         is_free = response.gears[place] >= self.get_default_limit(readings)
         if self.policy.objective != "speed" and (not is_better or is_free):
@@ -96,6 +102,8 @@ class LimitSearch:
 
     def propose_next(self, readings: PhaseReadings) -> Proposal:
         """What to measure next: the place of a gear, or the default again; None where the search is over."""
+        if self.is_default_within_cap():
+            return None
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
@@ -119,8 +127,8 @@ class LimitSearch:
         return None if is_free or is_read else choice
 
     def _estimate_worth(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
-        """Expected gain in score, for each reading, by reading each gear (or the default) once or more, if that
-        moved the choice there."""
+        """Expected gain in score, for each reading, by reading each gear (or the default) once or more, if
+        that moved the choice there."""
         score = objective.compute_score(self.policy, response.slowdown, response.saving)
         gap = min(float(score[choice]), 1.0) - score
         violation = objective.compute_violation(self.policy, response.slowdown, response.saving)
@@ -135,7 +143,9 @@ class LimitSearch:
             time = np.clip(time, 1e-6, np.maximum(response.slowdown_std, 1e-6))
             after = np.sqrt(np.maximum(response.slowdown_std**2 - time**2, 0.0))
             spread = np.hypot(time, power)
-            room = -violation - (add_uncertainty_margin(0.0, after) if self.policy.objective == "energy" else 0)
+            room = -violation - (
+                add_uncertainty_margin(0.0, after) if self.policy.objective == "energy" else 0
+            )
             allowed = _compute_normal_share(room / (time if self.policy.objective == "energy" else spread))
             ratio = gap / spread
             density = np.exp(-(ratio**2) / 2) / np.sqrt(2 * np.pi)

@@ -7,8 +7,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,25 @@ def test_json_lines_hold_events_and_a_report(one: ScriptedBoards) -> None:
     assert report["simulated"] is False
     assert report["problem"] is None
     assert report["joules"] == pytest.approx(report["seconds"] * 240, rel=0.3)
+
+
+def test_metrics_of_a_real_job_are_scraped(one: ScriptedBoards) -> None:
+    pytest.importorskip("prometheus_client")
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    process = start_governing(one, "--metrics", str(port), *python_command(SLEEP.format(120)))
+
+    def read_watts(_: object) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            families = {x.name: x.samples for x in text_string_to_metric_families(answer.read().decode())}
+        return float(families["ekc_govern_power_watts"][0].value)
+
+    assert one.wait_for(lambda _: read_watts(_) > 0, 60) < 60
+    assert 100 < read_watts(None) < 400
+    end_job(process)
 
 
 def test_given_previous_limits_are_leased(one: ScriptedBoards) -> None:

@@ -44,6 +44,30 @@ def test_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
     assert boards.is_restored()
 
 
+OPTIONS = (
+    "power_cap_w=250",
+    "node_power_cap_w=900, price=(0.3, 'EUR'), intensity=380",
+    "deadline='2h', steps_total=1000, remember='nightly'",
+    "deadline='1h30m', remaining_s=3600",
+)
+
+
+def test_command_takes_every_argument_of_the_script(tmp_path: Path) -> None:
+    """The flags of one script are none that the command refuses."""
+    processes = []
+    for number, options in enumerate(OPTIONS):
+        (tmp_path / str(number)).mkdir()
+        boards = ScriptedBoards(tmp_path / str(number))
+        script = RANKED_SCRIPT.replace("quiet=True", f"quiet=True, {options}")
+        (boards.folder / "train.py").write_text(script)
+        processes.append((boards, boards.start_python("train.py")))
+    for boards, process in processes:
+        out, err = process.communicate(timeout=120)
+        assert err == ""
+        assert json.loads(out)["reports"][0]["problem"] is None
+        assert boards.is_restored()
+
+
 def test_script_without_a_gpu_runs_on(tmp_path: Path) -> None:
     boards = ScriptedBoards(tmp_path)
     boards.update_script(fail={"nvmlInit": 9})

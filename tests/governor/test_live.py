@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import numpy as np
 import pytest
 
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.governor.advise import Advised, advise
-from ekc.governor.event_records import Ended, Event, event_to_json, to_plain_json
+from ekc.governor.event_records import Event, event_to_json, to_plain_json
 from ekc.governor.live import session
 from ekc.governor.live.governed_job import KILLED_STATUS, CommandJob
 from ekc.governor.live.group import GroupActuator, GroupProbe
@@ -26,8 +24,7 @@ from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.live.probe import make_simulated_unit
 from ekc.governor.live.session import GovernedUnit, GovernorSession
 from ekc.governor.live.steps import StepCounter, StepReader
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, NullActuator, Settings
+from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import SIMULATED_CARDS
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
@@ -179,56 +176,6 @@ def test_hanging_loop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.problem is not None
     assert "has not answered" in book.problem
     forever.set()
-
-
-def run_advice(run: SimulatedRun, gears: Gears | None = None) -> tuple[Advised, list[Event]]:
-    """The advice for a run, and all events."""
-    events: list[Event] = []
-    advise(run, NullActuator(gears or run.gears(), simulated=True), Policy(), events.append)
-    (advice,) = (e for e in events if isinstance(e, Advised))
-    return advice, events
-
-
-def test_advice_sets_nothing_and_predicts() -> None:
-    run = _make_run()
-    advice, events = run_advice(run)
-    assert run.settings() == Settings()
-    assert advice.settings.sm_mhz in run.gears().sm_mhz
-    assert advice.slowdown <= 0.05
-    assert "not tried" in advice.format_line()
-    assert isinstance(events[-1], Ended)
-    with pytest.raises(ActuatorError, match="advice only"):
-        NullActuator(run.gears(), simulated=True).apply(Settings(sm_mhz=1200))
-
-
-def test_advice_goes_as_far_as_the_prediction() -> None:
-    """Advice may name a clock far from the default, which a search would not set before a reading."""
-    run = _make_run(120.0)
-    advice, _ = run_advice(run)
-    assert advice.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
-    assert 0.03 < advice.slowdown <= 0.05
-
-
-def test_advice_without_clocks_is_a_cap() -> None:
-    gears = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
-    advice, _ = run_advice(_make_run(), gears)
-    assert advice.settings.sm_mhz is None
-    assert advice.settings.power_w is None or advice.settings.power_w in gears.power_w
-
-
-def test_advice_without_utilisation() -> None:
-    class Silent(SimulatedRun):
-        def record(self, seconds: float) -> SensorSamples:
-            samples = super().record(seconds)
-            nothing = np.full(len(samples), np.nan)
-            return replace(samples, sm_util=nothing, memory_util=nothing)
-
-    run_advice(Silent(sample_job(0, "compute", "h200", 600.0), 0))
-
-
-def test_advice_is_refused_for_a_card_without_limits() -> None:
-    with pytest.raises(ActuatorError, match="can be limited"):
-        advise(_make_run(), NullActuator(Gears()), Policy(), lambda event: None)
 
 
 def test_group_is_set_alike_and_its_power_is_summed() -> None:

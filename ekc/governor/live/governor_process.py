@@ -122,6 +122,7 @@ class _JobGovernor:
         """Reason why there is no session although nothing failed: the job was too short."""
         self._start: tuple[float, float] | None = None
         """Time, and processor time, in seconds, when the first loops began."""
+        self._job_start_s = time.monotonic()
 
     def run(self) -> None:
         """Govern until the job ends; the listener gets the reason where that fails."""
@@ -216,7 +217,12 @@ class _JobGovernor:
         from ekc.governor.live.opened_session import OpenedSession
 
         opened = OpenedSession(
-            self._request, self._listener, self._make_probe, self._job.is_running, self._loop
+            self._request,
+            self._listener,
+            self._make_probe,
+            self._job.is_running,
+            self._job_start_s,
+            self._loop,
         )
         try:
             self._opened = opened

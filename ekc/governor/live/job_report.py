@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ekc.governor.accounting import Accounted
 from ekc.governor.advise import Advised
 from ekc.governor.event_records import (
     Applied,
@@ -14,13 +15,17 @@ from ekc.governor.event_records import (
     Chosen,
     Ended,
     Event,
+    Measured,
     PeriodFound,
     Planned,
     Shifted,
     Skipped,
     format_settings,
 )
+from ekc.governor.live.savings import Savings, make_savings
+from ekc.governor.live.simulated_truth import SimulatedTruth
 from ekc.governor.samples import SensorSamples, finite_mean
+from ekc.governor.tariff import Tariff
 from ekc.tables import count_nouns
 
 TRACE_STEP_S = 1.0
@@ -75,18 +80,30 @@ class GovernorReport:
     """Half width of the 95 % interval of the slowdown, from A/B/A checks."""
     saving: float | None
     """Joules per step saved, as a share of the default's."""
+    choice_w: float | None
+    """Mean watts of the last reading under the chosen limits."""
     checks: int
     """Number of A/B/A checks."""
     search_s: float
     search_j: float
     """Joules of the board during all searches."""
     shifts: int
+    advice: Advised | None
+    """The last advice, where only advice was asked for or possible."""
+    savings: Savings | None
+    """None where nothing could be set."""
+    truth: SimulatedTruth | None
+    """True figures of a simulated job; None for a real one."""
     problem: str | None
     """Reason why governing ended before the job; None where it did not."""
 
     def format_lines(self) -> list[str]:
         """The report as lines for people."""
         rows = [("governed", self.name), *self._format_energy(), *self._format_outcome()]
+        if self.savings is not None:
+            rows += self.savings.format_rows()
+        if self.truth is not None:
+            rows += self.truth.format_rows()
         if self.problem:
             rows.append(("not to the end", self.problem))
         return [f"  {name:15} {text}" for name, text in rows]
@@ -102,9 +119,14 @@ class GovernorReport:
         if self.choice is None:
             return [*rows, ("limits", "none chosen: the job ended first, or a search would not have paid")]
         rows.append(("limits", self.choice))
-        if self.slowdown is not None and self.saving is not None:
+        if self.advice is not None:
+            rows += [("measured", line) for line in self.advice.baseline.format_lines()]
+            rows.append(("assumed", self.advice.format_assumption()))
+        elif self.slowdown is not None and self.saving is not None:
             rows.append(("time per step", self._format_interval(self.slowdown)))
             rows.append(("energy per step", f"{-self.saving:+z.1%}"))
+        if self.choice_w is not None:
+            rows.append(("power", f"{self.choice_w:.0f} W under these limits, in the last reading"))
         if self.search_s:
             cost = f"{self.search_s:.0f} s, {self.search_j:,.0f} J"
             rows.append(("search", f"{cost}; {count_nouns(self.shifts, 'change')} of the job"))
@@ -119,10 +141,13 @@ class GovernorReport:
         )
 
 
-def build_report(log: GovernorLog) -> GovernorReport:
-    """The report of a log."""
+def build_report(
+    log: GovernorLog, tariff: Tariff | None = None, truth: SimulatedTruth | None = None
+) -> GovernorReport:
+    """The report of a log, with money and CO2 where a tariff is given, and the truth of a simulated job."""
     ended, periods = log.select_events(Ended), log.select_events(PeriodFound)
     chosen = log.select_events(Chosen)
+    accounts = log.select_events(Accounted)
     checks = _list_checks(log)
     outcome = checks[-1] if checks else _find_expectation(log)
     return GovernorReport(
@@ -135,11 +160,15 @@ def build_report(log: GovernorLog) -> GovernorReport:
         slowdown=outcome.slowdown if outcome else None,
         half_width=checks[-1].half_width if checks else None,
         saving=outcome.saving if outcome else None,
+        choice_w=_find_choice_watts(log),
         checks=len(checks),
         search_s=sum(x.search_s for x in chosen),
         search_j=sum(x.search_j for x in chosen),
         # A change to an earlier phase is reported twice.
         shifts=sum(x.level != "known" for x in log.select_events(Shifted)),
+        advice=advice[-1] if (advice := log.select_events(Advised)) else None,
+        savings=make_savings(accounts[-1], tariff or Tariff()) if accounts else None,
+        truth=truth,
         problem=log.problem,
     )
 
@@ -170,6 +199,14 @@ def _find_expectation(log: GovernorLog) -> Chosen | Planned | Advised | None:
         return decision
     same = [x for x in log.select_events(Chosen) if format_settings(x.settings) == _format_choice(log)]
     return same[-1] if same else None
+
+
+def _find_choice_watts(log: GovernorLog) -> float | None:
+    """Watts of the last reading under the last choice."""
+    choice = _format_choice(log)
+    readings = [x.reading for x in log.select_events(Measured)]
+    watts = [r.watts for r in readings if format_settings(r.settings) == choice]
+    return watts[-1] if watts else None
 
 
 def _format_choice(log: GovernorLog) -> str | None:

@@ -12,8 +12,8 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
-from ekc.governor.event_records import EventCallback
 from ekc.governor.live.job_report import GovernorLog
+from ekc.governor.live.loop_choice import make_loop
 from ekc.governor.live.planned_clock import check_plan
 from ekc.governor.live.probe import (
     JobProbeFactory,
@@ -23,7 +23,7 @@ from ekc.governor.live.probe import (
 )
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
 from ekc.governor.policy import GovernorRequest
-from ekc.governor.protocols import Actuator, NullActuator, Probe
+from ekc.governor.protocols import Probe
 
 
 class GovernorListener(SessionListener, Protocol):
@@ -45,10 +45,13 @@ class OpenedSession:
         listener: GovernorListener,
         make_probe: JobProbeFactory,
         is_running: Callable[[], bool],
+        job_start_s: float,
         loop: LoopFunction | None = None,
     ) -> None:
         self._request, self._listener, self._loop = request, listener, loop
         self._make_job_probe, self._is_job_running = make_probe, is_running
+        self._job_start_s = job_start_s
+        """Monotonic time at which the job began."""
         self._is_over = threading.Event()
         self.keeper: LeaseKeeper | None = None
         self.session: GovernorSession | None = None
@@ -64,7 +67,8 @@ class OpenedSession:
             units = make_watched_units(uuids, self._make_probe, request.each)
         else:
             units = make_governed_units(self.keeper, self._make_probe, request.each)
-        self.session = GovernorSession(units, self._loop or _make_loop(request, advise), self._listener)
+        loop = self._loop or make_loop(request, advise, uuids, self._job_start_s, self._listener.on_note)
+        self.session = GovernorSession(units, loop, self._listener)
 
     def finish(self) -> list[GovernorLog]:
         """End the loops; returns their logs."""
@@ -122,30 +126,3 @@ def _check_not_split(gpus: Sequence[str]) -> None:
                 f"GPU {NvmlLimitReader(gpu).index} is split by MIG: its clocks and its energy are those of "
                 "all parts; govern a whole GPU"
             )
-
-
-def _make_loop(request: GovernorRequest, only_advise: bool) -> LoopFunction:
-    """The loop that governs, only advises, or holds the clock of a plan; it is imported when it starts, after
-    the job."""
-    policy, plan = request.policy, request.plan
-
-    def run_planned(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.live.planned_clock import hold_planned_clock
-
-        assert plan is not None
-        hold_planned_clock(probe, actuator, plan, on_event)
-
-    def run_govern(probe: Probe, actuator: Actuator, on_event: EventCallback) -> object:
-        from ekc.governor.loop import govern
-
-        return govern(probe, actuator, policy, on_event)
-
-    def run_advise(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
-        from ekc.governor.advise import advise
-
-        assert isinstance(actuator, NullActuator)
-        advise(probe, actuator, policy, on_event)
-
-    if plan is not None:
-        return run_planned
-    return run_advise if only_advise else run_govern

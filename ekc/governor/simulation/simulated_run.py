@@ -31,11 +31,11 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once: probe and actuator. `true_j`, `counter_windows` and `get_regime` are the truth, for
-    benchmarks and tests only."""
+    """Runs one job once: probe and actuator. `job`, `true_j`, `counter_windows` and `get_regime` are the
+    truth, which no governor reads."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
-        self._job = job
+        self.job = job
         self._rng = make_generator(job.name, seed, "sensors")
         self._counter_gain = 1.0 + COUNTER_GAIN * float(self._rng.standard_normal())
         self._has_hooks = has_hooks
@@ -56,7 +56,7 @@ class SimulatedRun:
 
     def gears(self) -> Gears:
         """Values to which each limit can be set."""
-        return self._job.card.gears()
+        return self.job.card.gears()
 
     def settings(self) -> Settings:
         """Settings that were applied last."""
@@ -78,11 +78,11 @@ class SimulatedRun:
 
     def is_running(self) -> bool:
         """Whether work is left."""
-        return self._stretch_index < len(self._job.stage_indices)
+        return self._stretch_index < len(self.job.stage_indices)
 
     def get_regime(self) -> int:
         """Number of the true phase now."""
-        return int(self._job.regime[min(self._stretch_index, len(self._job.regime) - 1)])
+        return int(self.job.regime[min(self._stretch_index, len(self.job.regime) - 1)])
 
     def get_progress(self) -> float:
         """Number of finished stretches, with the finished part of the current one."""
@@ -92,7 +92,7 @@ class SimulatedRun:
         """Finished training iterations; None without hooks and before the first one, as with real hooks."""
         if not self._has_hooks:
             return None
-        return float(self._job.iteration[min(self._stretch_index, len(self._job.iteration) - 1)]) or None
+        return float(self.job.iteration[min(self._stretch_index, len(self.job.iteration) - 1)]) or None
 
     def read_energy_j(self) -> float:
         """Energy counter of the board: the true joules with a constant relative error."""
@@ -102,7 +102,7 @@ class SimulatedRun:
         """Run the job for `seconds` and return the sensor samples."""
         start = self._now_s
         self._run_until(start + seconds, 1.0)
-        return sample_sensors(self._job.card, self._get_true_signals(), start, self._now_s, self._rng)
+        return sample_sensors(self.job.card, self._get_true_signals(), start, self._now_s, self._rng)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Counters of the next `seconds`, with the slowdown that they cost on the card."""
@@ -110,11 +110,11 @@ class SimulatedRun:
             return None
         self.counter_windows.append((self._now_s, self.get_regime()))
         begin = len(self._recent_spans)
-        self._run_until(self._now_s + seconds, self._job.card.counter_slowdown)
+        self._run_until(self._now_s + seconds, self.job.card.counter_slowdown)
         return self._sample_counters(np.concatenate(self._recent_spans[begin:]))
 
     def _sample_counters(self, spans: Values) -> dict[str, float]:
-        stages = self._job.stages
+        stages = self.job.stages
         seconds, which = spans[:, 0], spans[:, 4].astype(int)
         work = np.bincount(which, weights=seconds / spans[:, 3], minlength=len(stages)) / seconds.sum()
         busy_s = np.bincount(which, weights=seconds, minlength=len(stages))
@@ -139,16 +139,16 @@ class SimulatedRun:
         """Run under one setting until `end_s`."""
         while self._now_s < end_s and self.is_running():
             chunk = slice(self._stretch_index, self._stretch_index + CHUNK_SIZE)
-            stage = self._job.stage_indices[chunk]
+            stage = self.job.stage_indices[chunk]
             stretch = self._current_tables.stretch[stage] * slowdown
-            seconds = self._job.seconds[chunk] * stretch
+            seconds = self.job.seconds[chunk] * stretch
             seconds[0] *= self._remaining_share
             ends = self._now_s + np.cumsum(seconds)
             finished = int(np.searchsorted(ends, end_s, side="right"))
             run_s = seconds[: finished + 1].copy()
             if finished < len(ends):
                 run_s[finished] = end_s - (ends[finished] - seconds[finished])
-                full_s = self._job.seconds[self._stretch_index + finished] * stretch[finished]
+                full_s = self.job.seconds[self._stretch_index + finished] * stretch[finished]
                 share = self._remaining_share if finished == 0 else 1.0
                 self._remaining_share = share - run_s[finished] / full_s
             else:
@@ -160,7 +160,7 @@ class SimulatedRun:
     def _record_spans(self, stage: NDArray[np.int32], seconds: Values, stretch: Values) -> None:
         """Add the joules of what ran, and keep it for the sensors."""
         begins = self._now_s + np.concatenate([[0.0], np.cumsum(seconds)[:-1]])
-        swing_w = self._job.swing_w * np.sin(2 * math.pi * begins / SWING_PERIOD_S)
+        swing_w = self.job.swing_w * np.sin(2 * math.pi * begins / SWING_PERIOD_S)
         watts = self._current_tables.watts[stage] + swing_w
         self.true_j += float(watts @ seconds)
         clock = self._current_tables.clock_mhz[stage]
@@ -169,8 +169,8 @@ class SimulatedRun:
     def _get_tables(self, settings: Settings) -> StageTables:
         """Time and power of stages under one setting: arrays of (stage,)."""
         if settings not in self._tables_by_settings:
-            memory, gear, cap = find_clock_indices(self._job.card, settings)
-            table = compute_tables(self._job.card, self._job.stages, cap)
+            memory, gear, cap = find_clock_indices(self.job.card, settings)
+            table = compute_tables(self.job.card, self.job.stages, cap)
             column = (a[:, memory, gear] for a in (table.stretch, table.watts, table.clock_mhz))
             self._tables_by_settings[settings] = StageTables(*column)
         return self._tables_by_settings[settings]
@@ -180,8 +180,8 @@ class SimulatedRun:
         self._drop_old_spans()
         spans = spans[spans[:, 0] > 0]
         stage = spans[:, 4].astype(int)
-        sm_util = np.array([s.sm_util for s in self._job.stages])[stage]
-        memory_util = np.array([s.memory_util for s in self._job.stages])[stage] / spans[:, 3]
+        sm_util = np.array([s.sm_util for s in self.job.stages])[stage]
+        memory_util = np.array([s.memory_util for s in self.job.stages])[stage] / spans[:, 3]
         edges = self._now_s - np.concatenate([np.cumsum(spans[::-1, 0])[::-1], [0.0]])
         return TrueSignals(edges, spans[:, 1], sm_util, memory_util, spans[:, 2])
 
@@ -189,6 +189,6 @@ class SimulatedRun:
         """Drop spans older than the longest averaging window."""
         spans = np.concatenate(self._recent_spans)
         age = np.cumsum(spans[::-1, 0])[::-1]
-        window = max(self._job.card.power_window_s, self._job.card.util_window_s)
+        window = max(self.job.card.power_window_s, self.job.card.util_window_s)
         older = int(np.searchsorted(-age, -window, side="right"))
         self._recent_spans = [spans[max(0, older - 1) :]]

@@ -49,6 +49,8 @@ class ScriptedBoards:
             "EKC_SCRIPTED_GPU": str(self.file),
             "EKC_RUN_DIR": str(self.leases),
             "EKC_REGISTRY_DIR": str(self.registry),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             **self.extra,
         }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ekc.devices.clocks.daemon.client import DaemonLease, DaemonLimits
@@ -98,6 +99,14 @@ class DaemonActuator:
     def retake(self) -> None:
         """Take the lease again."""
         self._daemon_lease.take()
+
+    @contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Put the settings back and end the lease during a `with` block, in which nothing is set. Raises
+        `ActuatorError`."""
+        with self._lock:
+            self._daemon_lease.end()
+            yield
 
     def close_queries(self) -> None:
         """No effect: the daemon answers who governs the GPU."""

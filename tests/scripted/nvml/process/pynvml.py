@@ -163,9 +163,6 @@ class _ProcessNvml(_library.ScriptedNvml):
         pids = self.gpus[handle].script.get("mps_pids", [])
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in pids]
 
-    def nvmlDeviceGetMinorNumber(self, handle):
-        return self.gpus[handle].script.get("minor", handle)
-
     def nvmlDeviceGetUtilizationRates(self, handle):
         busy = self.gpus[handle].is_busy()
         return SimpleNamespace(gpu=95 * busy, memory=40 * busy)

@@ -1,0 +1,156 @@
+"""Coverage of the governor's account: is what a job truly saved inside the 95 % interval that it reports?
+
+    python -m benchmarks.governor.accounting [--seed 3000] [--seeds 4] [--data DIR] [--json FILE]
+
+Each simulated job (six kinds, two cards, as many seeds of each) runs once under the governor and is known
+exactly at the default. `net` is the saving of the whole job, search and checks billed. `static` is the best
+limit for the whole job as the fitted curve estimates it: its saving is compared with the true one at that
+limit, and `regret` is the true best static limit's saving less that. With `--data`, the second table does
+the same with recorded sweeps of real GPUs, whose rows the search reads. There is no bar: nothing is tuned
+for these figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.script import make_main
+from benchmarks.governor.compare import measure_default, sample_jobs
+from benchmarks.governor.replay import Sweep, read_perseus, read_zeus
+from ekc.governor import objective
+from ekc.governor.accounting import Accounted, StaticLimit
+from ekc.governor.event_records import Event
+from ekc.governor.live.simulated_truth import find_true_static
+from ekc.governor.loop import govern
+from ekc.governor.policy import Policy
+from ekc.governor.protocols import Settings
+from ekc.governor.readings import PhaseReadings
+from ekc.governor.response_curve import ResponsePrior
+from ekc.governor.search import LimitSearch
+from ekc.governor.simulation.random_jobs import JOB_KINDS
+from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs, find_clock_indices
+from ekc.governor.simulation.simulated_run import SimulatedRun
+
+HEAD = (
+    f"{'':26s} {'jobs':>5s} {'true':>7s} {'error':>7s} {'bias':>7s} {'+-':>6s} {'covered':>8s} {'regret':>7s}"
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated saving beside the true one; shares of the default's joules."""
+
+    group: str
+    true: float
+    estimate: float
+    half_width: float
+    regret: float = float("nan")
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the true saving is inside the interval."""
+        return abs(self.estimate - self.true) <= self.half_width
+
+
+def judge_job(job: SimulatedJob) -> tuple[Estimate, Estimate | None]:
+    """The net saving of a governed job, and its best static limit as estimated."""
+    run, events = SimulatedRun(job), list[Event]()
+    govern(run, run, Policy(), events.append)
+    account = [event for event in events if isinstance(event, Accounted)][-1]
+    default_j, _ = measure_default(job)
+    low, high = account.share_interval
+    net = Estimate(job.kind, 1 - run.true_j / default_j, account.saved_share, (high - low) / 2)
+    return net, None if account.static is None else judge_static(job, account.static)
+
+
+def judge_static(job: SimulatedJob, static: StaticLimit) -> Estimate:
+    """An estimated static limit beside what it truly saves."""
+    true, (_, best, _) = compute_true_saving(job, static.settings), find_true_static(job, Policy())
+    return Estimate(job.kind, true, static.saving, static.half_width, best - true)
+
+
+def compute_true_saving(job: SimulatedJob, settings: Settings) -> float:
+    """What one limit for the whole job saves."""
+    costs = compute_costs(job).joules.sum(axis=0)
+    memory, gear, _ = find_clock_indices(job.card, settings)
+    return float(1 - costs[memory, gear] / costs[-1, -1])
+
+
+def judge_sweep(sweep: Sweep, policy: Policy, group: str) -> Estimate | None:
+    """The best limit of a recorded sweep by the curve through the rows that the search reads; None where the
+    default is best."""
+    last = len(sweep.limit) - 1
+    readings = PhaseReadings([sweep.make_reading(last)])
+    prior = ResponsePrior(sweep.control.time_prior, sweep.control.power_prior)
+    search, visited = LimitSearch(policy, sweep.control, sweep.limit, prior), {last}
+    while isinstance(place := search.propose_next(readings), int) and place not in visited:
+        readings.other_readings.append(sweep.make_reading(place))
+        visited.add(place)
+    curve = search.fit_response(readings)
+    found = objective.find_best(policy, curve.slowdown, curve.saving)
+    if found is None or found == last:
+        return None
+    slowdown, saving = sweep.compute_slowdown(), sweep.compute_saving()
+    best = objective.find_best(policy, slowdown, saving)
+    half_width = 1.96 * float(curve.saving_std[found])
+    regret = float(saving[last if best is None else best] - saving[found])
+    return Estimate(group, float(saving[found]), float(curve.saving[found]), half_width, regret)
+
+
+def format_row(name: str, estimates: Sequence[Estimate]) -> str:
+    """Mean saving, rms error, bias, mean half width, coverage and mean regret of some jobs."""
+    if not estimates:
+        return f"{name:26s} {0:5d}"
+    true, error, width, regret = np.array(
+        [(x.true, x.estimate - x.true, x.half_width, x.regret) for x in estimates]
+    ).T
+    covered = float(np.mean([x.is_covered for x in estimates]))
+    row = f"{name:26s} {len(estimates):5d} {true.mean():7.1%} {np.sqrt(np.mean(error**2)):7.2%}"
+    row += f" {error.mean():+7.2%} {width.mean():6.1%} {covered:8.1%}"
+    return row + ("" if np.isnan(regret).all() else f" {np.nanmean(regret):7.2%}")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.set_defaults(seed=3000)
+    parser.add_argument("--seeds", type=int, default=4, help="jobs of each kind on each card")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+    parser.add_argument("--data", type=Path, help="folder with the recordings")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all jobs and print the tables."""
+    results = [judge_job(job) for job in sample_jobs(arguments.seed, arguments.seeds, arguments.seconds)]
+    net, static = [x for x, _ in results], [x for _, x in results if x is not None]
+    print(f"simulated jobs of {arguments.seconds:.0f} s, 95 % intervals; error: root of the mean square")
+    print(HEAD)
+    for kind in JOB_KINDS:
+        print(format_row(f"net, {kind}", [x for x in net if x.group == kind]))
+    print(format_row("net, all", net))
+    print(format_row("best static limit, all", static))
+    recorded: list[Estimate] = []
+    if arguments.data is not None:
+        groups = {
+            f"Zeus caps, {board}": read_zeus(arguments.data, board.lower()) for board in ("V100", "A40")
+        }
+        groups["Perseus clocks, A100"] = read_perseus(arguments.data)
+        print("best static limit on recordings of real GPUs")
+        for name, sweeps in groups.items():
+            found = [judge_sweep(sweep, Policy(), name) for sweep in sweeps if sweep.is_limited()]
+            rows = [x for x in found if x is not None]
+            print(format_row(name, rows))
+            recorded += rows
+    return {"net": [asdict(x) for x in net], "static": [asdict(x) for x in (*static, *recorded)]}
+
+
+main = make_main(__doc__, measure, None, add_options)
+
+if __name__ == "__main__":
+    sys.exit(main())

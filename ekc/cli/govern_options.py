@@ -1,0 +1,246 @@
+"""Options of `ekc govern` that say what is wanted (objective, caps, deadline, price); their combination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from ekc.cli.output import log
+from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.governor.policy import Policy
+    from ekc.governor.tariff import Tariff
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OBJECTIVE_OPTIONS = (
+    "max_slowdown",
+    "objective",
+    "min_saving",
+    "remaining",
+    "power_cap",
+    "node_power_cap",
+    "deadline",
+    "steps_total",
+)
+"""Names of the parameters of `objective_options`."""
+_LIMITS = {
+    "power_cap": "speed",
+    "node_power_cap": "speed",
+    "deadline": "energy",
+}
+"""The objective of each limit, which replaces `_BUDGETS`."""
+_BUDGETS = ("max_slowdown", "min_saving")
+
+
+def objective_options(function: F) -> F:
+    """Add the options of the objective and its limits."""
+    for option in reversed(_OBJECTIVE_OPTIONS):
+        function = option(function)
+    return function
+
+
+_OBJECTIVE_OPTIONS = (
+    click.option(
+        "--max-slowdown",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Largest slowdown of a training step, as a share, for the objective energy.",
+    ),
+    click.option(
+        "--objective",
+        default="energy",
+        show_default=True,
+        help="energy, edp, ed2p, or speed (with --min-saving or a power cap).",
+    ),
+    click.option(
+        "--min-saving",
+        type=float,
+        default=0.05,
+        show_default=True,
+        help="Least energy saving, as a share, for the objective speed.",
+    ),
+    click.option(
+        "--power-cap",
+        type=float,
+        metavar="WATTS",
+        help="Fastest settings whose mean power is at most this, for each GPU.",
+    ),
+    click.option(
+        "--node-power-cap",
+        type=float,
+        metavar="WATTS",
+        help="Fastest settings whose mean power is at most this, for all GPUs of the job together.",
+    ),
+    click.option(
+        "--deadline",
+        metavar="TIME",
+        help="Least energy such that the job ends in time: 2h, 1h30m, 18:30 or a date and time. "
+        "Needs --remaining, or counted steps.",
+    ),
+    click.option(
+        "--remaining",
+        type=float,
+        metavar="SECONDS",
+        help="Remaining run time of the job at full speed, if known.",
+    ),
+    click.option(
+        "--steps-total",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Steps of the whole job, for --deadline; a script counts them with ekc.Governor.",
+    ),
+)
+
+
+def memory_options(function: F) -> F:
+    """Add the options of choices that are kept for the next run."""
+    for option in reversed(_MEMORY_OPTIONS):
+        function = option(function)
+    return function
+
+
+_MEMORY_OPTIONS = (
+    click.option(
+        "--remember",
+        metavar="NAME",
+        help="Keep the choice for the next job of this name, and begin with that of the last one. "
+        "[default: the command and its folder]",
+    ),
+    click.option("--no-remember", is_flag=True, help="Neither use nor keep a choice of another run."),
+)
+
+
+def choose_memory_name(values: dict[str, Any], command: Sequence[str]) -> str | None:
+    """Name of the file of choices; None where none is kept. Raises `InvalidInput`."""
+    from ekc.governor.live.choice_name import check_name, make_name
+
+    name = values["remember"]
+    if name is not None and values["no_remember"]:
+        raise InvalidInput("--remember and --no-remember: give one of them")
+    if name is not None and values["each"]:
+        raise InvalidInput("--remember: with --each there is a choice for each GPU; leave one of them out")
+    if values["no_remember"] or values["each"] or values["deadline"] is not None:
+        return None
+    if name is not None:
+        return check_name(name)
+    return make_name(command, Path.cwd()) if command else None
+
+
+def report_options(function: F) -> F:
+    """Add the options of what the report has beside joules."""
+    for option in reversed(_REPORT_OPTIONS):
+        function = option(function)
+    return function
+
+
+_REPORT_OPTIONS = (
+    click.option(
+        "--price",
+        type=(float, str),
+        metavar="NUMBER CURRENCY",
+        help="Price of a kWh, such as 0.30 EUR: the report has the money saved.",
+    ),
+    click.option(
+        "--intensity",
+        type=float,
+        metavar="GRAMS",
+        help="CO2 of a kWh in grams: the report has the CO2 saved.",
+    ),
+    click.option(
+        "--metrics",
+        metavar="PORT|FILE",
+        help="Prometheus metrics: a port on 127.0.0.1, ADDRESS:PORT, or a FILE.prom for node_exporter.",
+    ),
+)
+
+
+def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
+    """The policy of the options. A limit implies its objective. Raises `InvalidInput` for options that
+    exclude each other; a weaker source (environment, file) yields to a stronger one, and a line says so."""
+    from ekc.governor.deadline import parse_deadline
+    from ekc.governor.policy import Policy
+
+    limit = _choose_limit(context, values)
+    objective = values["objective"] if limit is None else _LIMITS[limit]
+    given = values[limit] if limit is not None else None
+    is_deadline = limit == "deadline"
+    if is_deadline and (values["remaining"] is None) == (values["steps_total"] is None):
+        raise InvalidInput(
+            "--deadline: say how much work is left: --remaining SECONDS (at full speed), or --steps-total N "
+            "where the script counts its steps; give one of them"
+        )
+    if values["steps_total"] is not None and values["steps"] is None:
+        raise InvalidInput(
+            "--steps-total: nothing counts the steps of a command; use ekc.Governor(steps_total=N) in the "
+            "script, or give --remaining SECONDS"
+        )
+    if limit == "node_power_cap" and values["each"]:
+        raise InvalidInput(
+            "--node-power-cap: with --each the GPUs are governed one by one; leave --each out, "
+            "or give --power-cap"
+        )
+    return Policy(
+        objective,
+        values["max_slowdown"],
+        values["min_saving"],
+        values["remaining"],
+        power_cap_w=given if limit == "power_cap" else None,
+        node_power_cap_w=given if limit == "node_power_cap" else None,
+        deadline_s=parse_deadline(str(given), datetime.now()) if is_deadline else None,
+        steps_total=values["steps_total"],
+    )
+
+
+def make_tariff(values: dict[str, Any]) -> Tariff:
+    """Price and CO2 of a kWh. Raises `InvalidInput`."""
+    from ekc.governor.tariff import Tariff
+
+    price, currency = values["price"] or (None, "")
+    return Tariff(price, currency, values["intensity"])
+
+
+def _choose_limit(context: click.Context, values: dict[str, Any]) -> str | None:
+    """The limit that counts: the one of the strongest source, if no stronger option excludes it."""
+    given = [name for name in _LIMITS if values[name] is not None]
+    if not given:
+        return None
+    strongest = min(_rank(context, name) for name in given)
+    limits = [name for name in given if _rank(context, name) == strongest]
+    if len(limits) > 1:
+        raise InvalidInput(f"{_format_option(limits[0])} and {_format_option(limits[1])}: give one of them")
+    (limit,) = limits
+    objective = _LIMITS[limit]
+    for rival in _BUDGETS if values["objective"] == objective else (*_BUDGETS, "objective"):
+        if (rank := _rank(context, rival)) > strongest or rank == _UNSET:
+            continue
+        if rank == strongest:
+            reason = "replaces it" if rival in _BUDGETS else f"goes with {objective} alone"
+            raise InvalidInput(
+                f"{_format_option(rival)}: {_format_option(limit)} {reason}; leave one of them out"
+            )
+        names = _format_option(limit), _format_option(rival)
+        log(f"ekc govern: {names[0]} of the defaults is set aside: {names[1]} is given")
+        return None
+    return limit
+
+
+_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+_UNSET = len(_SOURCES)
+
+
+def _rank(context: click.Context, name: str) -> int:
+    """Place of a parameter's source, the strongest first; `_UNSET` for its own default."""
+    source = context.get_parameter_source(name)
+    return _SOURCES.index(source) if source in _SOURCES else _UNSET
+
+
+def _format_option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,199 @@
+"""Savings of a governed job: joules that its work would have cost at the default, less those it took.
+
+A stretch at the default saves nothing. A stretch under other limits did work that would have cost
+E / (1 - s) at the default: E are its joules, s is the saving of these limits as read against the default
+before and after (A/B/A). All stretches count, those of the search and of the checks too, so their cost is in
+the sum. A pause saves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ekc.governor import objective
+from ekc.governor.event_records import Event, format_settings
+from ekc.governor.job_reading import JobReading
+from ekc.governor.phase import Phase
+from ekc.governor.policy import Policy
+from ekc.governor.protocols import Settings
+from ekc.governor.readings import DefaultComparison
+from ekc.governor.response_curve import ResponseCurve
+
+Z_95 = 1.96
+"""Standard errors on each side of a 95 % interval."""
+MIN_SCATTER_READINGS = 3
+"""Least number of readings whose scatter says anything."""
+MIN_SHARE_LEFT = 0.05
+"""Least share of the default's joules that limits may leave; a fitted curve can say less."""
+
+
+@dataclass(frozen=True)
+class SavingEstimate:
+    """Saving of some limits in one phase, as a share of the default's joules per step."""
+
+    saving: float
+    error: float
+    """Standard error."""
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class StaticLimit:
+    """The best limit that the whole job could have had from its first second, by the fitted curves."""
+
+    settings: Settings
+    saving: float
+    """Share of the default's joules."""
+    half_width: float
+    """Half width of the 95 % interval of the saving."""
+    slowdown: float
+
+    def format(self) -> str:
+        """Limits and saving with its interval, for people."""
+        if self.settings == Settings():
+            return "none: no limit saves energy within the budget"
+        low, high = self.saving - self.half_width, self.saving + self.half_width
+        saving = f"{self.saving:.1%} saved (95 %: {low:.1%} to {high:.1%})"
+        return f"{format_settings(self.settings)}: {saving}, {self.slowdown:+z.1%} time, by the fitted curve"
+
+
+@dataclass(frozen=True)
+class Accounted(Event):
+    """Savings of the job so far; search and checks are billed."""
+
+    joules: float
+    """Joules of the board so far."""
+    saved_j: float
+    """Joules that the same work would have cost at the default, less `joules`."""
+    half_width_j: float
+    """Half width of the 95 % interval of `saved_j`, by the errors of the readings; the error of the board's
+    meter is not in it."""
+    cost_j: float
+    """Joules that the final choice of each phase would have saved beyond `saved_j`, held from the start: the
+    cost of the search, the checks and earlier choices."""
+    static: StaticLimit | None
+    """None where no reading was made under any limit."""
+
+    @property
+    def saved_share(self) -> float:
+        """Saving as a share of what the default would have cost."""
+        return self._compute_share(self.saved_j)
+
+    @property
+    def share_interval(self) -> tuple[float, float]:
+        """95 % interval of the share."""
+        low, high = self.saved_j - self.half_width_j, self.saved_j + self.half_width_j
+        return self._compute_share(low), self._compute_share(high)
+
+    def _compute_share(self, saved_j: float) -> float:
+        default_j = self.joules + saved_j
+        return saved_j / default_j if default_j > 0 else 0.0
+
+    def format_line(self) -> str:
+        """Joules and share saved, with the interval."""
+        low, high = self.share_interval
+        share = f"{self.saved_share:.1%} (95 %: {low:.1%} to {high:.1%})"
+        return f"saved so far: {self.saved_j:,.0f} J, {share}, search and checks billed"
+
+
+def account_savings(phases: Sequence[Phase], policy: Policy, at_s: float, joules: float) -> Accounted:
+    """The account of a job that took `joules` so far; joules outside of all phases saved nothing."""
+    saved = cost = variance = 0.0
+    works: list[tuple[Phase, float]] = []
+    for phase in phases:
+        # Readings of one phase share their defaults, so their errors add; those of two phases do not.
+        phase_saved = phase_error = 0.0
+        work_j = 0.0
+        for settings, used_j in phase.joules_by_settings.items():
+            found = estimate_saving(phase, settings)
+            default_j = used_j / max(1 - found.saving, MIN_SHARE_LEFT)
+            work_j += default_j
+            phase_saved += default_j - used_j
+            phase_error += default_j * found.error / max(1 - found.saving, MIN_SHARE_LEFT)
+        works.append((phase, work_j))
+        saved, variance = saved + phase_saved, variance + phase_error**2
+        cost += work_j * estimate_saving(phase, phase.choice).saving - phase_saved
+    static = find_static_limit(works, policy, joules + saved)
+    return Accounted(at_s, joules, saved, Z_95 * float(np.sqrt(variance)), cost, static)
+
+
+def estimate_saving(phase: Phase, settings: Settings) -> SavingEstimate:
+    """Saving of some limits in one phase: by the curve through all readings at their memory clock."""
+    if settings == Settings():
+        return SavingEstimate(0.0, 0.0, 0.0)
+    gear = phase.search.control.get_value(settings)
+    if gear is None:
+        return _average_readings(phase, settings)
+    curve = replace(phase.search, memory_mhz=settings.memory_mhz).fit_response(phase.readings)
+    place = int(np.searchsorted(curve.gears, gear))
+    error = float(curve.saving_std[place]) * _compute_birge_ratio(phase, curve, settings.memory_mhz)
+    return SavingEstimate(float(curve.saving[place]), error, float(curve.slowdown[place]))
+
+
+def _average_readings(phase: Phase, settings: Settings) -> SavingEstimate:
+    """Mean of the readings under limits for which there is no curve, such as a memory clock alone."""
+    outcomes = _compare_readings(phase, [r for r in phase.readings.other_readings if r.settings == settings])
+    if not outcomes:
+        return SavingEstimate(0.0, 1.0, 0.0)
+    saving, error, slowdown = np.array([(x.saving, x.error, x.slowdown) for x in outcomes]).T
+    weight = error**-2 / (error**-2).sum()
+    # The default is common to the readings, so the mean is hardly more exact than the best of them.
+    return SavingEstimate(float(weight @ saving), float(error.min()), float(weight @ slowdown))
+
+
+def _compare_readings(phase: Phase, readings: Sequence[JobReading]) -> list[SavingEstimate]:
+    """Readings that measured progress, each compared with the default at its time."""
+    outcomes = [phase.readings.compare_to_default(r) for r in readings]
+    return [
+        SavingEstimate(
+            x.saving,
+            float(np.hypot((1 - x.saving) * x.power_error, x.power_ratio * _add_errors(x))),
+            x.slowdown,
+        )
+        for x in outcomes
+        if np.isfinite(x.slowdown)
+    ]
+
+
+def _add_errors(outcome: DefaultComparison) -> float:
+    return float(np.hypot(outcome.slowdown_error, outcome.default_error))
+
+
+def _compute_birge_ratio(phase: Phase, curve: ResponseCurve, memory_mhz: int | None) -> float:
+    """Scatter of the readings around the curve over their own errors, at least 1 (the Birge ratio): above 1,
+    the job changes between two readings by more than a reading's error."""
+    control = phase.search.control
+    readings = control.select_readings(phase.readings, memory_mhz)
+    measured = [r for r in readings if np.isfinite(phase.readings.compare_to_default(r).slowdown)]
+    if len(measured) < MIN_SCATTER_READINGS:
+        return 1.0
+    places = np.searchsorted(curve.gears, [control.get_value(r.settings) or 0.0 for r in measured])
+    found = _compare_readings(phase, measured)
+    distance = [(x.saving - curve.saving[p]) / x.error for x, p in zip(found, places, strict=True)]
+    return max(1.0, float(np.sqrt(np.square(distance).sum() / (len(measured) - 1))))
+
+
+def find_static_limit(
+    works: Sequence[tuple[Phase, float]], policy: Policy, default_j: float
+) -> StaticLimit | None:
+    """The best limit for all phases together at the default memory clock, each with the joules that its work
+    costs at the default; `default_j`: those of the whole job."""
+    works = [(phase, work_j) for phase, work_j in works if work_j > 0 and len(phase.search.gears)]
+    if not any(phase.readings.other_readings for phase, _ in works) or not default_j > 0:
+        return None
+    curves = [replace(p.search, memory_mhz=None).fit_response(p.readings) for p, _ in works]
+    gears = curves[0].gears
+    work = np.array([work_j for _, work_j in works])
+    work_s = work / np.array([phase.readings.get_default_watts() for phase, _ in works])
+    saving = work @ np.array([c.saving for c in curves]) / default_j
+    slowdown = work_s @ np.array([c.slowdown for c in curves]) / work_s.sum()
+    error = np.sqrt(work**2 @ np.array([c.saving_std for c in curves]) ** 2) / default_j
+    place = objective.find_static(policy, slowdown, saving, default_j, work_s.sum())
+    if place is None:
+        return StaticLimit(Settings(), 0.0, 0.0, 0.0)
+    settings = works[0][0].search.control.make_settings(gears[place])
+    figures = float(saving[place]), Z_95 * float(error[place]), float(slowdown[place])
+    return StaticLimit(settings, *figures)

@@ -1,0 +1,146 @@
+"""The choice of an earlier run of the same job: which phase it is for, and whether it may be trusted.
+
+A saved choice is tried in a phase whose power, use and period at the default are those of the saved phase. It
+is read between two readings of the default (A/B/A). It is trusted where it does what was saved, and else
+the phase is searched as any other; the readings count in that search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ekc.governor import objective
+from ekc.governor import phase as phases
+from ekc.governor.event_records import Chosen, Event, format_settings
+from ekc.governor.job_meter import JobMeter
+from ekc.governor.phase import Phase
+from ekc.governor.phase_match import is_same_phase
+from ekc.governor.progress_rate import ProgressKind, ProgressSource
+from ekc.governor.protocols import Gears, Settings
+from ekc.governor.readings import CONTRADICTION_MARGIN, CONTRADICTION_SIGMAS, DefaultComparison
+
+
+@dataclass(frozen=True)
+class SavedChoice:
+    """A checked choice of one phase."""
+
+    settings: Settings
+    slowdown: float
+    slowdown_error: float
+    """Standard error."""
+    saving: float
+    kind: ProgressKind
+    period_s: float
+    """Seconds of a step or period at the default; NaN without one."""
+    signature: tuple[float, float, float]
+    """Signature (`compute_signature`) at the default."""
+
+    def is_for(self, phase: Phase) -> bool:
+        """Whether a phase, measured at the default, is the one that the choice was made in."""
+        source = ProgressSource(self.kind, self.period_s)
+        return is_same_phase(phase.default_signature, phase.progress, np.array(self.signature), source)
+
+    def can_be_set(self, gears: Gears) -> bool:
+        """Whether the card has these limits."""
+        limits = ((self.settings.sm_mhz, gears.sm_mhz), (self.settings.memory_mhz, gears.memory_mhz))
+        return all(value is None or value in values for value, values in limits) and (
+            self.settings.power_w is None or self.settings.power_w in gears.power_w
+        )
+
+
+SaveFunction = Callable[[Sequence[SavedChoice]], None]
+"""Keeps the choices of a job for its next run."""
+
+
+@dataclass(frozen=True)
+class SavedChoiceTried(Event):
+    """A choice of an earlier run was read against the default."""
+
+    settings: Settings
+    is_trusted: bool
+    expected_slowdown: float
+    slowdown: float
+    """Slowdown read now; NaN where other work disturbed the reading."""
+
+    def format_line(self) -> str:
+        """The choice, its slowdown then and now, and the verdict."""
+        verdict = "it is kept" if self.is_trusted else "it is not used, and the job is searched"
+        then_now = f"{self.expected_slowdown:+z.1%} time then, {self.slowdown:+z.1%} now"
+        return f"the choice of an earlier run, {format_settings(self.settings)}: {then_now}; {verdict}"
+
+
+def list_choices(found: Sequence[Phase]) -> list[SavedChoice]:
+    """Choices worth keeping: limits that at least one check has agreed with."""
+    return [
+        _make_choice(phase)
+        for phase in found
+        if phase.agreed_checks and not phase.is_refuted and phase.choice != Settings()
+    ]
+
+
+def _make_choice(phase: Phase) -> SavedChoice:
+    expected = phases.predict_choice(phase)
+    watts, sm_util, memory_util = map(float, phase.default_signature)
+    return SavedChoice(
+        phase.choice,
+        expected.slowdown,
+        expected.slowdown_error,
+        expected.saving,
+        phase.progress.kind,
+        phase.progress.period_s,
+        (watts, sm_util, memory_util),
+    )
+
+
+def try_choice(meter: JobMeter, phase: Phase, saved: SavedChoice) -> bool:
+    """Read a saved choice between two readings of the default, and set it where it is trusted."""
+    start_s, start_j = meter.probe.now(), meter.probe.read_energy_j()
+    phase.search = replace(phase.search, memory_mhz=saved.settings.memory_mhz)
+    is_read = phases.measure_settings(meter, phase, saved.settings, "saved choice")
+    is_read = is_read and phases.remeasure_default(meter, phase)
+    outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1]) if is_read else None
+    is_trusted = outcome is not None and _is_confirmed(phase, saved, outcome)
+    slowdown = outcome.slowdown if outcome is not None else float("nan")
+    tried = saved.settings, is_trusted, saved.slowdown, slowdown
+    meter.on_event(SavedChoiceTried(meter.probe.now(), *tried))
+    if not is_trusted:
+        phase.search = replace(phase.search, memory_mhz=None)
+        return False
+    phase.choice = saved.settings
+    meter.set_limits(phase.choice, "the choice of an earlier run")
+    expected = phases.predict_choice(phase)
+    cost = meter.probe.now() - start_s, meter.probe.read_energy_j() - start_j
+    meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, 1, *cost))
+    return True
+
+
+def _is_confirmed(phase: Phase, saved: SavedChoice, outcome: DefaultComparison) -> bool:
+    """Whether a reading agrees with what was saved, and both together are within the budget and better than
+    the default."""
+    if not np.isfinite(outcome.slowdown):
+        return False
+    own = float(np.hypot(outcome.slowdown_error, outcome.default_error))
+    error = float(np.hypot(own, saved.slowdown_error))
+    limit = CONTRADICTION_MARGIN + CONTRADICTION_SIGMAS * error
+    if limit > MAX_UNNOTICED:
+        return False
+    if max(abs(outcome.slowdown - saved.slowdown), abs(outcome.saving - saved.saving)) > limit:
+        return False
+    weight = own**-2 / (own**-2 + max(saved.slowdown_error, MIN_SAVED_ERROR) ** -2)
+    slowdown = weight * outcome.slowdown + (1 - weight) * saved.slowdown
+    saving = weight * outcome.saving + (1 - weight) * saved.saving
+    policy = phase.search.policy
+    is_within = objective.compute_violation(policy, slowdown, saving) <= MIN_SAVED_ERROR
+    is_better = policy.objective == "speed" or objective.compute_score(policy, slowdown, saving) < 1
+    return bool(is_within and is_better)
+
+
+MIN_SAVED_ERROR = 0.005
+"""Least standard error of a slowdown that was read on another day, and how far a choice may be beyond the
+budget."""
+MAX_UNNOTICED = 0.05
+"""Largest difference from what was saved that a reading may leave unnoticed: work without a beat is read too
+roughly to trust a choice."""
