@@ -69,6 +69,7 @@ def test_gpus_of_a_container_are_governed_at_once(
     assert f"GPU {number}: governing through NVML" in err
 
 
+@pytest.mark.exhaustive
 def test_two_models_are_said_and_then_found_by_the_process(boards: ScriptedBoards) -> None:
     boards.update_board(0, name="Fast GPU")
     boards.extra = {"CUDA_VISIBLE_DEVICES": "1"}

@@ -131,6 +131,7 @@ def test_stop_while_the_driver_hangs(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_governor_of_a_running_process_stops_alone(one: ScriptedBoards) -> None:
     with subprocess.Popen(["sleep", "300"]) as job:
         process = start_governing(one, "--pid", str(job.pid))
