@@ -24,6 +24,7 @@ from tests.governor.helpers import (
 )
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
+EXHAUSTIVE = pytest.mark.exhaustive
 READY_JOB = "import time; print('ready', flush=True); time.sleep(120)"
 SETTLED_SOON = str(ROOT / "tests" / "governor" / "settled_soon.py")
 
@@ -52,9 +53,9 @@ def find_job_pid(process: subprocess.Popen[str]) -> int:
 @pytest.mark.parametrize(
     ("variables", "number", "reason"),
     [
-        ({"CUDA_VISIBLE_DEVICES": "{}"}, 1, "CUDA_VISIBLE_DEVICES=GPU-"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "{}"}, 1, "CUDA_VISIBLE_DEVICES=GPU-", marks=EXHAUSTIVE),
         ({"CUDA_VISIBLE_DEVICES": "1"}, 1, "CUDA_VISIBLE_DEVICES=1, counted by PCI address"),
-        ({"NVIDIA_VISIBLE_DEVICES": "0"}, 0, "NVIDIA_VISIBLE_DEVICES=0"),
+        pytest.param({"NVIDIA_VISIBLE_DEVICES": "0"}, 0, "NVIDIA_VISIBLE_DEVICES=0", marks=EXHAUSTIVE),
     ],
 )
 def test_gpus_of_a_container_are_governed_at_once(
@@ -68,6 +69,7 @@ def test_gpus_of_a_container_are_governed_at_once(
     assert f"GPU {number}: governing through NVML" in err
 
 
+@pytest.mark.exhaustive
 def test_two_models_are_said_and_then_found_by_the_process(boards: ScriptedBoards) -> None:
     boards.update_board(0, name="Fast GPU")
     boards.extra = {"CUDA_VISIBLE_DEVICES": "1"}
@@ -116,6 +118,7 @@ def test_inferred_gpu_is_left_when_another_user_comes(boards: ScriptedBoards) ->
         assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_job_that_is_seen_elsewhere_is_followed(boards: ScriptedBoards) -> None:
     boards.extra = {"CUDA_VISIBLE_DEVICES": "0,1"}
     process = start_settled_soon(boards, "--json", "events")
@@ -145,6 +148,7 @@ def test_processes_beside_the_job_are_said(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_server_of_mps_is_no_other_job(one: ScriptedBoards) -> None:
     program = one.folder / "nvidia-cuda-mps-server"
     program.symlink_to("/bin/sleep")
@@ -156,7 +160,7 @@ def test_server_of_mps_is_no_other_job(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 143
 
 
-@pytest.mark.parametrize("end", ["terminate", "kill"])
+@pytest.mark.parametrize("end", ["terminate", pytest.param("kill", marks=EXHAUSTIVE)])
 def test_refused_governor_takes_over(one: ScriptedBoards, end: str) -> None:
     first = start_governing(one, *python_command(READY_JOB))
     first_job = find_job_pid(first)
@@ -178,6 +182,7 @@ def test_refused_governor_takes_over(one: ScriptedBoards, end: str) -> None:
     assert one.is_restored()
 
 
+@pytest.mark.exhaustive
 def test_refused_governor_of_a_running_process_waits_too(one: ScriptedBoards) -> None:
     first = start_governing(one, *python_command(READY_JOB))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:

@@ -61,8 +61,15 @@ def check_stop_and_continue(
     wait_until(lambda: not boards.are_limits_back())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGTTIN])
-@pytest.mark.parametrize("send", [os.kill, os.killpg])
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (os.killpg, signal.SIGTSTP),
+        pytest.param(os.kill, signal.SIGTSTP, marks=pytest.mark.exhaustive),
+        pytest.param(os.kill, signal.SIGTTIN, marks=pytest.mark.exhaustive),
+        pytest.param(os.killpg, signal.SIGTTIN, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_limits_are_back_while_governor_and_job_are_stopped(
     one: ScriptedBoards, send: Callable[[int, int], None], number: signal.Signals
 ) -> None:
@@ -80,6 +87,7 @@ def test_signal_to_the_governor_stops_a_batch_job_too(one: ScriptedBoards) -> No
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_batch_system_that_stops_after_a_warning_finds_the_limits_back(one: ScriptedBoards) -> None:
     """Slurm sends SIGTSTP to all processes of a job, and SIGSTOP later: governor, guard and job at once."""
     process = start_restless(one, DEAF_JOB, start_new_session=True)
@@ -98,6 +106,7 @@ def test_batch_system_that_stops_after_a_warning_finds_the_limits_back(one: Scri
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_job_that_ignores_a_stop_is_governed_on(one: ScriptedBoards) -> None:
     process = start_restless(one, DEAF_JOB, start_new_session=True)
     process.send_signal(signal.SIGTSTP)
@@ -108,6 +117,7 @@ def test_job_that_ignores_a_stop_is_governed_on(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_stop_while_the_driver_hangs(one: ScriptedBoards) -> None:
     """The governor stops all the same; its guard puts the settings back."""
     process = start_restless(one, JOB_WITH_CHILD.format(group="None"), process_group=0)
@@ -121,6 +131,7 @@ def test_stop_while_the_driver_hangs(one: ScriptedBoards) -> None:
     assert end_job(process)[0] == 143
 
 
+@pytest.mark.exhaustive
 def test_governor_of_a_running_process_stops_alone(one: ScriptedBoards) -> None:
     with subprocess.Popen(["sleep", "300"]) as job:
         process = start_governing(one, "--pid", str(job.pid))

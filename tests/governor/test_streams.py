@@ -82,6 +82,7 @@ def test_reader_of_the_output_ends_with_the_job(one: ScriptedBoards) -> None:
     wait_until(one.is_restored)
 
 
+@pytest.mark.exhaustive
 def test_pipeline_ends_with_the_job(one: ScriptedBoards) -> None:
     words = f"{sys.executable} -m ekc govern --gpu 0 -- sh -c 'sleep 2; echo done' 2>&1 | cat"
     done = subprocess.run(
