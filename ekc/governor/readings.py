@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ekc.governor.job_reading import NOT_MEASURED, TARGET_ERROR, JobReading, get_rate_error
-from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values, finite_mean
 
 DRIFT_PER_S = 4e-5
@@ -23,8 +21,6 @@ CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
 """Standard deviations of difference from which on two slowdowns contradict each other."""
-SURPRISE_SIGMAS = 2.0
-"""Standard deviations of the scatter of repeated readings from which on their errors are not believed."""
 
 
 @dataclass(frozen=True)
@@ -107,36 +103,15 @@ class PhaseReadings:
         measures = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
         slowdown, error, shared = _combine_measures(measures)
         watts, watts_error = self._estimate_default_watts(reading.at_s)
-        power_error = self.estimate_error_factor("watts") * float(np.hypot(watts_error, reading.watts_error))
-        return DefaultComparison(slowdown, error, shared, reading.watts / watts, power_error)
-
-    def estimate_error_factor(self, measure: str) -> float:
-        """Factor by which readings under the same limits differ more than their errors say; at least 1."""
-        groups: dict[Settings, list[tuple[float, float, float]]] = {}
-        for reading in self.default_readings + self.other_readings:
-            value, error = _get_measure(reading, measure)
-            if math.isfinite(value) and math.isfinite(error):
-                groups.setdefault(reading.settings, []).append((value, error, reading.at_s))
-        total, count = 0.0, 0
-        for group in groups.values():
-            middle_s = group[len(group) // 2][2]
-            weights = [
-                1 / (max(e, MIN_ERROR / 2) ** 2 + (DRIFT_PER_S * (t - middle_s)) ** 2) for _, e, t in group
-            ]
-            mean = sum(w * v for w, (v, _, _) in zip(weights, group, strict=True)) / sum(weights)
-            total += sum(w * (v / mean - 1) ** 2 for w, (v, _, _) in zip(weights, group, strict=True))
-            count += len(group) - 1
-        if total <= count + SURPRISE_SIGMAS * math.sqrt(2 * count):
-            return 1.0
-        # The variance of Student's distribution: few repeats may agree by chance.
-        return math.sqrt(total / max(count - 2, 1))
+        return DefaultComparison(
+            slowdown, error, shared, reading.watts / watts, float(np.hypot(watts_error, reading.watts_error))
+        )
 
     def _compare_measure(self, reading: JobReading, measure: str) -> Values:
         """(slowdown, its own error, error of the default) by one measure of progress."""
         default_rate, shared = self._estimate_default_rate(reading.at_s, measure)
         rate, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
-        factor = self.estimate_error_factor(measure)
-        return np.array([default_rate / rate - 1, factor * error, factor * shared])
+        return np.array([default_rate / rate - 1, error, shared])
 
     def _estimate_default_rate(self, at_s: float, measure: str) -> tuple[float, float]:
         """(progress rate of the default at a time, its relative error)."""
@@ -162,13 +137,6 @@ class PhaseReadings:
         weight = np.where(is_valid, 1 / variance, 0.0)
         mean = float((np.where(is_valid, values, 0.0) * weight).sum() / weight.sum())
         return mean, float(1 / np.sqrt(weight.sum()))
-
-
-def _get_measure(reading: JobReading, measure: str) -> tuple[float, float]:
-    """(value, relative error) of one measure: beats, moved or watts."""
-    if measure == "watts":
-        return reading.watts, reading.watts_error
-    return getattr(reading.pace, measure), getattr(reading.pace, f"{measure}_error")
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:

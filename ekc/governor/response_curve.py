@@ -15,94 +15,59 @@ from ekc.governor import objective
 from ekc.governor.job_reading import JobReading
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import MIN_ERROR as MIN_READING_ERROR
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.samples import Values
 
-MIN_ERROR = 1e-4
-"""Least standard error of a reading or of the default, so that matrices can be inverted."""
-ROUGHNESS = 0.04
-"""Random walk of a slowdown about its polynomial, as a standard deviation per square root of x: a limit that
-does not bind bends the curve where no polynomial does. Fitted to half of the recorded sweeps."""
-SAME_X = 1e-9
-"""Difference of x below which two readings are of one gear."""
+MIN_ZERO_ERROR = 1e-4
+"""Least standard error of the zero of a curve."""
 
 
 @dataclass(frozen=True)
 class CoefficientPrior:
-    """Normal prior of a curve: the coefficients of x, x^2, ..., and how it departs from a polynomial. There
-    is no constant, since x = 0 is the default."""
+    """Normal prior of the coefficients of x, x^2, ...; no constant, since x = 0 is the default."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
     """Standard deviation of each coefficient."""
-    roughness: float = ROUGHNESS
-    """Standard deviation of a random walk along x, at x = 1."""
-    jitter: float = 0.0
-    """Standard deviation of single gears about the curve."""
-
-    def compute_covariance(self, x: Values, other: Values) -> Values:
-        """Prior covariance of the curve at `x` (rows) and at `other` (columns)."""
-        count = len(self.mean)
-        powers = _build_powers(x, count) * np.array(self.sigma) ** 2 @ _build_powers(other, count).T
-        walk = self.roughness**2 * np.minimum.outer(x, other)
-        same = (np.abs(x[:, None] - other[None, :]) < SAME_X) & (other > 0)
-        return np.asarray(powers + walk + self.jitter**2 * same)
-
-    def compute_variance(self, x: Values) -> Values:
-        """Prior variance of the curve at each x."""
-        powers = _build_powers(x, len(self.mean)) ** 2 @ np.array(self.sigma) ** 2
-        return np.asarray(powers + self.roughness**2 * x + self.jitter**2 * (x > 0))
-
-    def predict_mean(self, x: Values) -> Values:
-        """Prior mean at each x."""
-        return np.asarray(_build_powers(x, len(self.mean)) @ np.array(self.mean))
 
 
 @dataclass(frozen=True)
-class CurveFit:
-    """A fitted curve at each gear; arrays of one length."""
+class PolynomialFit:
+    """A fitted polynomial without constant."""
 
-    mean: Values
-    variance: Values
-    zero_covariance: Values
-    """Covariance with the error of the default."""
-    zero_variance: float
-    """Variance of the error of the default."""
+    weights: Values
+    """Coefficients of x, x^2, ..."""
+    covariance: Values
 
-    def compute_gear_spread(self, error: float) -> Values:
-        """Standard deviation by which one more reading of a gear, with this error, moves its mean."""
-        covariance = self.variance + self.zero_covariance
-        return covariance / np.sqrt(covariance + self.zero_covariance + self.zero_variance + error**2)
+    def predict_mean(self, x: Values) -> Values:
+        """Expected value at each x."""
+        return np.asarray(_build_powers(x, len(self.weights)) @ self.weights)
 
-    def compute_zero_spread(self, error: float) -> Values:
-        """The same by one more reading of the default."""
-        return np.abs(self.zero_covariance) / np.sqrt(self.zero_variance + error**2)
+    def predict_std(self, x: Values) -> Values:
+        """Standard deviation of the expected value at each x."""
+        rows = _build_powers(x, len(self.weights))
+        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", rows, self.covariance, rows)))
 
 
 def _build_powers(x: Values, count: int) -> Values:
     return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
 
 
-def fit_curve(
-    x: Values, y: Values, error: Values, at: Values, prior: CoefficientPrior, zero_error: float = 0.0
-) -> CurveFit:
-    """The curve at `at` after points (x, y) with standard errors `error`; arrays of one length, 0 or more.
+def fit_polynomial(
+    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float = MIN_ZERO_ERROR
+) -> PolynomialFit:
+    """The curve after points (x, y) with standard errors `error`; arrays of one length, which may be 0.
 
-    `zero_error`: standard error of the zero that all points share. The zero is fitted along with the curve.
+    `zero_error`: standard error of the zero that all points share. The zero is fitted along with the curve,
+    so that its error is correlated over all points.
     """
-    zero = max(zero_error, MIN_ERROR) ** 2
-    noise = np.maximum(error, MIN_ERROR) ** 2
-    total = prior.compute_covariance(x, x) + zero + np.diag(noise)
-    cross = prior.compute_covariance(at, x)
-    weights = np.linalg.solve(total, np.column_stack([y - prior.predict_mean(x), np.ones(len(x)), cross.T]))
-    variance = prior.compute_variance(at) - np.einsum("ij,ji->i", cross, weights[:, 2:])
-    return CurveFit(
-        prior.predict_mean(at) + cross @ weights[:, 0],
-        np.maximum(variance, 0.0),
-        -zero * (cross @ weights[:, 1]),
-        float(zero - zero**2 * weights[:, 1].sum()),
-    )
+    count = len(prior.mean)
+    rows = np.column_stack([_build_powers(x, count), np.ones(len(x))]) / np.asarray(error)[:, None]
+    sigma = np.array([*prior.sigma, max(zero_error, MIN_ZERO_ERROR)])
+    covariance = np.linalg.inv(rows.T @ rows + np.diag(1 / sigma**2))
+    data = rows.T @ (np.asarray(y) / np.asarray(error))
+    weight = covariance @ (data + np.array([*prior.mean, 0.0]) / sigma**2)
+    return PolynomialFit(np.asarray(weight[:count], float), np.asarray(covariance[:count, :count], float))
 
 
 @dataclass(frozen=True)
@@ -145,21 +110,16 @@ class ControlVariable:
         return Settings(power_w=float(value), memory_mhz=memory_mhz)
 
 
-POWER_ROUGHNESS = 0.08
-"""`ROUGHNESS` of power over y, fitted likewise."""
 CAP_MARGIN = 1.25
 """Cap over mean power at which the cap begins to bind: some kernels draw more than the mean (estimate)."""
 SM_CLOCK = ControlVariable(
-    "sm",
-    CoefficientPrior((0.6, 0.3), (0.35, 0.6)),
-    CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0), POWER_ROUGHNESS),
-    True,
+    "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
 )
 """Prior from recorded kernels: 0.55 to 1 of the time follows the clock at the top, and more below."""
 POWER_CAP = ControlVariable(
     "cap",
-    CoefficientPrior((0.1, 0.3), (0.2, 0.4), jitter=0.01),
-    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5), POWER_ROUGHNESS, 0.02),
+    CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
+    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)),
     False,
 )
 """Slowdown grows faster than the cap is lowered: power follows about the cube of the clock."""
@@ -172,9 +132,9 @@ def choose_control(gears: Gears) -> ControlVariable:
 
 OUTLIER_SIGMAS = 1.5
 """Standard deviations from the curve beyond which a reading loses weight."""
-CONFIDENT_SIGMA = 0.005
+CONFIDENT_SIGMA = 0.007
 """Standard deviation of a slowdown up to which the governor uses it without margin."""
-CAUTION_FACTOR = 2.0
+CAUTION_FACTOR = 0.5
 """Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`."""
 
 
@@ -198,11 +158,6 @@ class ResponseCurve:
     saving: Values
     """Joules saved, as a share of the default's."""
     saving_std: Values
-    time: CurveFit
-    power: CurveFit
-    time_error: float
-    """Standard error of one more reading of the slowdown."""
-    power_error: float
 
     def choose_index(self, policy: Policy) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
@@ -235,36 +190,21 @@ def fit_response_curve(
     slowdown = np.array([o.slowdown for o in outcomes])[has_slowdown]
     error = np.array([o.slowdown_error for o in outcomes])[has_slowdown]
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    x = compute_lengthening(gears, default_limit)
     lengthening = compute_lengthening(limit[has_slowdown], default_limit)
-    time = _fit_robust(lengthening, slowdown, error, x, prior.time, shared)
+    time = _fit_robust(lengthening, slowdown, error, prior.time, shared)
     power_error = np.array([o.power_error for o in outcomes])
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
-    power = _fit_robust(
-        compute_reduction(limit, default_limit),
-        power_change,
-        power_error,
-        compute_reduction(gears, default_limit),
-        prior.power,
-        0.0,
-    )
+    reduction = compute_reduction(limit, default_limit)
+    power = _fit_robust(reduction, power_change, power_error, prior.power, zero_error=0.0)
     # Upper bound: all kernels follow the clock. It limits the effect of noise.
+    x = compute_lengthening(gears, default_limit)
     bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
     is_measured = has_slowdown.any() or not len(has_slowdown)
-    expected = np.minimum(_make_monotonic(time.mean), bound) if is_measured else bound
-    sigma = np.minimum(np.sqrt(time.variance), 0.5 * bound)
-    watts = np.clip(1 + power.mean, 0.05, 1.2)
-    return ResponseCurve(
-        gears,
-        expected,
-        sigma,
-        1 - watts * (1 + expected),
-        np.hypot(sigma, np.sqrt(power.variance)),
-        time,
-        power,
-        float(np.median(error)) if len(error) else MIN_READING_ERROR,
-        float(np.median(power_error)) if len(power_error) else MIN_READING_ERROR,
-    )
+    expected = np.minimum(_make_monotonic(time.predict_mean(x)), bound) if is_measured else bound
+    sigma = np.minimum(time.predict_std(x), 0.5 * bound)
+    watts = np.clip(1 + power.predict_mean(compute_reduction(gears, default_limit)), 0.05, 1.2)
+    saving_std = np.hypot(sigma, power.predict_std(compute_reduction(gears, default_limit)))
+    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std)
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:
@@ -273,17 +213,17 @@ def _make_monotonic(over_falling_clock: Values) -> Values:
 
 
 def _fit_robust(
-    x: Values, y: Values, error: Values, at: Values, prior: CoefficientPrior, zero_error: float
-) -> CurveFit:
+    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float
+) -> PolynomialFit:
     """A fit in which outliers (an evaluation, a pause) have less weight."""
+    curve = fit_polynomial(x, y, error, prior, zero_error)
     if len(x) < 3:
-        return fit_curve(x, y, error, at, prior, zero_error)
-    weighted = error
+        return curve
     for _ in range(2):
-        curve = fit_curve(x, y, weighted, x, prior, zero_error)
-        sigma = np.sqrt(error**2 + zero_error**2 + curve.variance)
-        weighted = error * np.maximum(1.0, np.abs(y - curve.mean) / sigma / OUTLIER_SIGMAS)
-    return fit_curve(x, y, weighted, at, prior, zero_error)
+        sigma = np.sqrt(error**2 + zero_error**2 + curve.predict_std(x) ** 2)
+        distance = np.abs(y - curve.predict_mean(x)) / sigma
+        curve = fit_polynomial(x, y, error * np.maximum(1.0, distance / OUTLIER_SIGMAS), prior, zero_error)
+    return curve
 
 
 def compute_lengthening(limit: Values, default_limit: float) -> Values:

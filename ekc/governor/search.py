@@ -8,8 +8,6 @@ around that gear confirms it. That takes two or three readings instead of seven 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf
-from typing import Literal
 
 import numpy as np
 
@@ -17,10 +15,10 @@ from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import (
+    CONFIDENT_SIGMA,
     ControlVariable,
     ResponseCurve,
     ResponsePrior,
-    add_uncertainty_margin,
     compute_lengthening,
     fit_response_curve,
 )
@@ -30,7 +28,7 @@ SAME_POINT_SHARE = 0.02
 """Relative distance below which two gears count as one point."""
 MAX_STEP_FACTOR = 2.2
 """Largest lengthening of the next point, as a multiple of the largest one measured so far."""
-MAX_POINTS = 12
+MAX_POINTS = 6
 """Most readings in a search; where progress is noisy, several are of one point."""
 MAX_UNCERTAIN_POINTS = 3
 """Most readings where a reading of a minute has a large error: long readings under the choice are then more
@@ -41,12 +39,9 @@ FIRST_POINT_SLOWDOWN = 0.6
 """Slowdown over lengthening that is assumed for the first point without a model."""
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
-READING_COST = 0.004
-"""Least expected gain of a reading, as a share of the energy."""
-MIN_DEFAULTS = 3
-MORE_DEFAULTS = 5
-
-Proposal = int | Literal["default"] | None
+GOLDEN_SECTION = 0.381966
+OPTIMISM_SIGMAS = 2.0
+"""Standard deviations by which a gear not yet measured may be better than expected."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,8 @@ class LimitSearch:
     def choose_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
-        return self._get_gear_if_better(readings, response, response.choose_index(self.policy))
+        lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
+        return self._get_gear_if_better(readings, response, max(response.choose_index(self.policy), lowest))
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear within the budget, however far from the readings; None where the default is best."""
@@ -100,59 +96,26 @@ class LimitSearch:
             return None
         return float(response.gears[place])
 
-    def propose_next(self, readings: PhaseReadings) -> Proposal:
-        """What to measure next: the place of a gear, or the default again; None where the search is over."""
+    def propose_next(self, readings: PhaseReadings) -> int | None:
+        """Place of the gear to measure next; None where the search is over."""
         if self.is_default_within_cap():
             return None
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
-        defaults = len(readings.default_readings)
-        is_surprised = readings.estimate_error_factor("beats") > 1
-        if defaults < min(MORE_DEFAULTS if is_surprised else MIN_DEFAULTS, 1 + len(tried)):
-            return "default"
-        if len(tried) >= self._get_max_points(readings) or defaults >= MAX_POINTS:
+        if len(tried) >= self._get_max_points(readings):
             return None
         response = self.fit_response(readings)
-        choice = response.choose_index(self.policy)
-        is_limiting = self.gears < self.get_default_limit(readings)
-        is_limiting[: self.find_lowest_reachable(tried, readings)] = False
-        worth = np.where(is_limiting, self._estimate_worth(response, choice, of_default=False), 0.0)
-        of_default = np.where(is_limiting, self._estimate_worth(response, choice, of_default=True), 0.0).max()
-        place = int(worth.argmax())
-        if max(worth[place], of_default) > READING_COST:
-            return place if worth[place] >= of_default else "default"
-        is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
-        is_free = self.gears[choice] >= self.get_default_limit(readings)
-        return None if is_free or is_read else choice
-
-    def _estimate_worth(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
-        """Expected gain in score, for each reading, by reading each gear (or the default) once or more, if
-        that moved the choice there."""
-        score = objective.compute_score(self.policy, response.slowdown, response.saving)
-        gap = min(float(score[choice]), 1.0) - score
-        violation = objective.compute_violation(self.policy, response.slowdown, response.saving)
-        worth = np.zeros(len(self.gears))
-        for count in (1, 2, 4):
-            if of_default:
-                time = response.time.compute_zero_spread(response.time_error / count**0.5)
-                power = np.zeros(len(time))
-            else:
-                time = response.time.compute_gear_spread(response.time_error / count**0.5)
-                power = response.power.compute_gear_spread(response.power_error / count**0.5)
-            time = np.clip(time, 1e-6, np.maximum(response.slowdown_std, 1e-6))
-            after = np.sqrt(np.maximum(response.slowdown_std**2 - time**2, 0.0))
-            spread = np.hypot(time, power)
-            room = -violation - (
-                add_uncertainty_margin(0.0, after) if self.policy.objective == "energy" else 0
-            )
-            allowed = _compute_normal_share(room / (time if self.policy.objective == "energy" else spread))
-            ratio = gap / spread
-            density = np.exp(-(ratio**2) / 2) / np.sqrt(2 * np.pi)
-            gain = gap * _compute_normal_share(ratio) + spread * density
-            worth = np.maximum(worth, allowed * gain / count)
-        worth[choice] = 0.0
-        return worth
+        lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
+        place = max(response.choose_index(self.policy), lowest)
+        near = np.abs(tried / self.gears[place] - 1) < SAME_POINT_SHARE
+        if not near.any() and self.gears[place] < self.get_default_limit(readings):
+            return place
+        if (below := self._propose_lower_gear(response, place, tried)) is not None:
+            return below
+        if response.slowdown_std[place] > CONFIDENT_SIGMA and self.policy.objective == "energy":
+            return place
+        return self._propose_bracket(readings, response, place, tried)
 
     def _get_max_points(self, readings: PhaseReadings) -> int:
         is_fine = (
@@ -160,13 +123,40 @@ class LimitSearch:
         )
         return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
 
-    def find_lowest_reachable(self, tried: Values, readings: PhaseReadings) -> int:
-        """Place of the lowest gear that may be measured next: the next one below those measured, or farther
-        where its lengthening is at most `MAX_STEP_FACTOR` times the largest one measured."""
+    def _propose_lower_gear(self, response: ResponseCurve, place: int, tried: Values) -> int | None:
+        """For coarse gears, the next lower one not yet measured, if it may be in budget and better."""
+        lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < SAME_POINT_SHARE).any()]
+        if not lower or self.gears[place] / self.gears[place - 1] - 1 < SAME_POINT_SHARE:
+            return None
+        below, score = lower[-1], objective.compute_score
+        slowdown_std = max(float(response.slowdown_std[below]), CONFIDENT_SIGMA)
+        saving_std = max(float(response.saving_std[below]), CONFIDENT_SIGMA)
+        slowdown = response.slowdown[below] - OPTIMISM_SIGMAS * slowdown_std
+        saving = response.saving[below] + OPTIMISM_SIGMAS * saving_std
+        if objective.compute_violation(self.policy, slowdown, saving) > 0:
+            return None
+        here = score(self.policy, response.slowdown[place], response.saving[place])
+        return below if score(self.policy, slowdown, saving) < here else None
+
+    def _propose_bracket(
+        self, readings: PhaseReadings, response: ResponseCurve, place: int, tried: Values
+    ) -> int | None:
+        """The next point below an energy minimum inside the budget, at golden section; None if not needed."""
+        lowest = float(tried.min())
+        inside = response.slowdown[place] + response.slowdown_std[place] < 0.8 * self.policy.max_slowdown
+        if self.policy.objective == "energy" and not inside:
+            return None
+        if lowest < self.gears[place] * (1 - SAME_POINT_SHARE) or place == 0:
+            return None
+        step = GOLDEN_SECTION * (self.get_default_limit(readings) - self.gears[place])
+        limit = self.gears[place] - max(step, 2 * SAME_POINT_SHARE * self.gears[place])
+        return max(0, int(np.searchsorted(self.gears, limit)))
+
+    def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
+        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured."""
         base = self.get_default_limit(readings)
-        farthest = max(compute_lengthening(tried, base).max(initial=0.0), 0.02)
-        below = int(np.searchsorted(self.gears, tried.min())) - 1
-        return max(0, min(below, int(np.searchsorted(self.gears, base / (1 + MAX_STEP_FACTOR * farthest)))))
+        farthest = max(compute_lengthening(self.list_tried_gears(readings), base).max(initial=0.0), 0.02)
+        return int(np.searchsorted(self.gears, base / (1 + factor * farthest)))
 
     def list_tried_gears(self, readings: PhaseReadings) -> Values:
         """Gears measured so far at this memory clock."""
@@ -185,8 +175,3 @@ class LimitSearch:
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))
         place = int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
         return min(place, max(0, len(self.gears) - 2))
-
-
-def _compute_normal_share(x: Values) -> Values:
-    """Cumulative normal distribution."""
-    return np.asarray([0.5 * (1 + erf(v / 2**0.5)) for v in np.clip(x, -40, 40)])
