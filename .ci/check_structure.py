@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILES, MAX_FILE_LINES, MAX_FUNCTION_LINES = 530, 450, 60
+MAX_FILES, MAX_FILE_LINES, MAX_FUNCTION_LINES = 560, 450, 60
 TABLES = {"ekc/search/data/defaults.py"}
 """Tables of data, which may be longer than `MAX_FILE_LINES`."""
 LAZY_EXPORTS = {"ekc", "ekc.governor"}

@@ -41,7 +41,6 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--simulate", "compute", "--actuator", "nvml"), "--actuator: it is for GPUs"),
         (("--simulate", "compute", "--sm-before", "1300"), "--sm-before: it is for GPUs"),
         (("--minutes", "3", *TOUCH), "--minutes: it is for --simulate"),
-        (("--", "no-such-program-here"), "cannot run 'no-such-program-here'"),
     ],
 )
 def test_bad_govern_input_is_one_line(words: tuple[str, ...], error: str, cli: CommandLine) -> None:
