@@ -24,6 +24,8 @@ MAX_BIN_WIDTH = 0.2
 GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
 MIN_READINGS = 32
+MAX_PHASE_STEP = 0.05
+"""Standard deviation, in turns, of the change of a harmonic's phase over a period, below which it is steady."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,21 @@ def _interpolate_evenly(at: Values, rows: Values) -> tuple[Values, Values]:
 
 
 def _follow_phase(even: Values, rows: Values, period_s: float) -> tuple[Values, int]:
-    """(turns of the period at each time, readings at each end without a whole period around them), by the
-    strongest harmonic."""
-    best, turns = -1.0, np.zeros(len(even))
+    """(turns of the period at each time, readings at each end without a whole period around them).
+
+    Of the harmonics whose phase is steady the one is taken that shows time best, by power times frequency
+    squared; the strongest one where none is steady.
+    """
+    width = min(max(1, int(period_s / GRID_STEP_S)), len(even) // 2)
+    best, turns = (False, -1.0), np.zeros(len(even))
     for harmonic in range(1, _count_harmonics(period_s) + 1):
         turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
         averaged = _average_around(turning, period_s / GRID_STEP_S)
-        if (power := float((np.abs(averaged) ** 2).sum())) > best:
-            best, turns = power, _unwrap_phase(averaged) / harmonic
+        phase, power = _unwrap_phase(averaged), float((np.abs(averaged) ** 2).sum())
+        is_steady = float(np.std(phase[width:] - phase[:-width])) < MAX_PHASE_STEP
+        merit = (is_steady, power * harmonic**2 if is_steady else power)
+        if merit > best:
+            best, turns = merit, phase / harmonic
     return even / period_s + turns, int(period_s / GRID_STEP_S / 2)
 
 
