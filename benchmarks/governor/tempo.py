@@ -43,7 +43,11 @@ LEVEL_RANGE = (0.02, 0.15)
 PAUSING_SHARE = 0.3
 PAUSES_PER_S = 1 / 100
 PAUSE_RANGE_S = (0.3, 3.0)
-SENSORS = (Sensors(0.025, 1 / 6, True, noise=1.5), Sensors(0.1, 1 / 6, True), Sensors(1.0, 1.0, True, noise=0.5))
+SENSORS = (
+    Sensors(0.025, 1 / 6, True, noise=1.5),
+    Sensors(0.1, 1 / 6, True),
+    Sensors(1.0, 1.0, True, noise=0.5),
+)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ turns between its ends over the time between them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +24,7 @@ GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
 MIN_READINGS = 32
 MAX_PHASE_STEP = 0.05
-"""Standard deviation, in turns, of the change of a harmonic's phase over a period, below which it is steady."""
+"""Standard deviation of the change of a harmonic's phase over a period, in turns, of a steady one."""
 
 
 @dataclass(frozen=True)
