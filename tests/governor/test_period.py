@@ -207,7 +207,7 @@ def make_points(
 @pytest.mark.parametrize("noise", [6.0, 20.0])
 @pytest.mark.parametrize("period", [0.86, 0.9433, 1.0271, 1.13, 1.2618, 1.45])
 def test_readings_of_moments_show_the_iteration_and_no_multiple(period: float, noise: float) -> None:
-    """A pattern at moments repeats exactly only after a whole number of readings; multiples were told."""
+    """A pattern at moments repeats exactly only after a whole number of readings; a multiple was found."""
     points = make_points(period, [0.2, 0.37, 0.6, 0.81], [120.0, 390.0, 180.0, 320.0, 240.0], noise, 1)
     found = detect_period(points, HZ)
     assert found.verdict == "periodic"
@@ -215,7 +215,7 @@ def test_readings_of_moments_show_the_iteration_and_no_multiple(period: float, n
 
 
 def test_micro_steps_at_moments_make_one_iteration() -> None:
-    """Four micro-steps and an optimiser step as long as one, told apart by its power alone."""
+    """Four micro-steps and an optimiser step as long as one, which differs by its power alone."""
     period = 5 * 0.9433
     edges = [x for n in range(4) for x in ((n + 0.5) / 5, (n + 1) / 5)]
     levels = [390.0, 200.0] * 4 + [120.0]

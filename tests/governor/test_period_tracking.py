@@ -91,7 +91,7 @@ def test_mean_period_of_wandering_iterations_is_exact(seconds: float) -> None:
 
 @pytest.mark.parametrize(("memory", "least", "most"), [(0.0, 0.55, 0.95), (0.98, 0.40, 0.90)])
 def test_told_error_covers_readings_of_an_unchanged_job(memory: float, least: float, most: float) -> None:
-    """Iterations of random length, and of wandering length: consecutive readings differ as told."""
+    """Iterations of random and of wandering length: consecutive readings differ as their errors say."""
     shares = []
     for seed in range(8):
         rng = np.random.default_rng(seed)

@@ -33,9 +33,9 @@ longer one is near enough to a whole number of readings for self-similarity."""
 MIN_EXPLAINED = 0.3
 """Least share of the variance that a profile explains: that of noise explains less."""
 MIN_CORRELATION_RATIO = 0.94
-"""Least correlation of neighbours in phase, over that of readings one period apart and over that of readings
-as far apart as the period found by self-similarity: micro-steps and iterations of uneven length are like
-others at some distance, but fit no single profile."""
+"""Least correlation of neighbours in phase, over that of readings at a distance of one period and at that of
+the period found by self-similarity: micro-steps and iterations of uneven length resemble others at some
+distance, but fit no single profile."""
 FINE_STEPS = 9
 """Frequencies around the chosen one at which neighbours in phase are compared."""
 
@@ -77,7 +77,7 @@ def find_folded_period(
     step_hz = 1.0 / (max(BIN_COUNTS) * len(values) * interval_s)
     hertz = 1.0 / np.append(chosen_s, found_s)[:, None] + step_hz * np.array(REFINING_STEPS)
     is_valid = valid_mask > 0
-    time_s = np.arange(len(values))[is_valid] * interval_s
+    time_s: Values = np.flatnonzero(is_valid).astype(np.float64) * interval_s
     profiles = fold_signal(time_s, values[is_valid], 1.0 / hertz.ravel())
     best = _find_smoothest(profiles)
     period_s, explained = float(profiles.period_s[best]), float(profiles.explained[best])
@@ -149,7 +149,7 @@ def _measure_roughness(means: Values, is_known: Values) -> Values:
 
 
 def _correlate_at(values: Values, valid_mask: Values, lag: float) -> float:
-    """Correlation of readings a lag apart, by the better of the two whole numbers of readings next to it."""
+    """Correlation of readings at a distance of one lag, by the better of the two whole numbers next to it."""
     found = []
     for step in (int(lag), int(lag) + 1):
         first, second, both = values[:-step], values[step:], valid_mask[:-step] * valid_mask[step:]
