@@ -1,4 +1,4 @@
-"""Generated traces of a power sensor that shows single points (simulated): short iterations, sharp changes.
+"""Made traces of a power sensor that shows single moments (simulated): short iterations, sharp changes.
 
 A sensor that sees a moment of each interval, or 25 ms of each 100 as those of A100 and H100
 (arXiv 2312.02741), shows a pattern exactly again only after a whole number of readings. Traces are made for

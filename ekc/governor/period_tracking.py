@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.governor.samples import SensorSamples, Values
 
@@ -23,6 +24,8 @@ MAX_BIN_WIDTH = 0.2
 GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
 MIN_READINGS = 32
+MAX_PHASE_STEP = 0.05
+"""Standard deviation of the change of a harmonic's phase over a period, in turns, of a steady one."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ def find_period_near(
     turns, half = _follow_phase(even, rows, first_s)
     inside = turns[half : len(turns) - half]
     seconds = GRID_STEP_S * (len(inside) - 1) / float(inside[-1] - inside[0])
-    variances = [_estimate_timing_variance(inside, seconds, parts) for parts in (3, 6)]
-    return TrackedPeriod(seconds, *variances, _compute_clarity(turns, rows, seconds))
+    slow, fast = (_estimate_timing_variance(inside, seconds, parts) for parts in (3, 6))
+    return TrackedPeriod(seconds, slow, fast, _compute_clarity(turns, rows, seconds))
 
 
 def _interpolate_evenly(at: Values, rows: Values) -> tuple[Values, Values]:
@@ -75,28 +78,36 @@ def _interpolate_evenly(at: Values, rows: Values) -> tuple[Values, Values]:
 
 
 def _follow_phase(even: Values, rows: Values, period_s: float) -> tuple[Values, int]:
-    """(turns of the period at each time, readings at each end without a whole period around them), by the
-    strongest harmonic."""
-    best, turns = -1.0, np.zeros(len(even))
+    """(turns of the period at each time, readings at each end without a whole period around them).
+
+    Of the harmonics whose phase is steady the one is taken that shows time best, by power times frequency
+    squared; the strongest one where none is steady.
+    """
+    width = min(max(1, int(period_s / GRID_STEP_S)), len(even) // 2)
+    best, turns = (False, -1.0), np.zeros(len(even))
     for harmonic in range(1, _count_harmonics(period_s) + 1):
         turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
         averaged = _average_around(turning, period_s / GRID_STEP_S)
-        if (power := float((np.abs(averaged) ** 2).sum())) > best:
-            best, turns = power, _unwrap_phase(averaged) / harmonic
+        phase, power = _unwrap_phase(averaged), float((np.abs(averaged) ** 2).sum())
+        is_steady = float(np.std(phase[width:] - phase[:-width])) < MAX_PHASE_STEP
+        merit = (is_steady, power * harmonic**2 if is_steady else power)
+        if merit > best:
+            best, turns = merit, phase / harmonic
     return even / period_s + turns, int(period_s / GRID_STEP_S / 2)
 
 
-def _average_around(rows: Values, width: float) -> Values:
+def _average_around(rows: NDArray[np.complex128], width: float) -> NDArray[np.complex128]:
     """Means over `width` points around each point, with parts of the outer ones; of fewer at the ends."""
     count = rows.shape[1]
     total = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     middle, edges = np.arange(count) + 0.5, np.arange(count + 1)
     first, last = (middle - width / 2).clip(0, count), (middle + width / 2).clip(0, count)
     sums = [np.interp(last, edges, row) - np.interp(first, edges, row) for row in total]
-    return np.array(sums) / (last - first)
+    means: NDArray[np.complex128] = np.array(sums) / (last - first)
+    return means
 
 
-def _unwrap_phase(rows: Values) -> Values:
+def _unwrap_phase(rows: NDArray[np.complex128]) -> Values:
     """Phase of the strongest common part of complex rows, in turns, without jumps."""
     _, directions = np.linalg.eigh(rows @ rows.conj().T)
     phase: Values = np.unwrap(np.angle(directions[:, -1].conj() @ rows)) / (2 * np.pi)

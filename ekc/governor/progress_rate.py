@@ -31,9 +31,9 @@ STEP_BLOCK_COUNT = 8
 """Number of blocks of steps whose scatter gives the variance of timing."""
 DEFAULT_JITTER = 0.015
 """Assumed standard deviation from one period to the next, relative, until it is measured."""
-MAX_WANDER_GROWTH = 2.0
-"""Largest growth of the variance of timing per second from one length of stretches to twice that; the rate of
-a random walk is twice as uncertain."""
+MAX_WANDER_GROWTH = 4.0
+"""Largest growth of the variance of timing per second from one length of stretches to twice that: of lengths
+that are a random walk themselves."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _estimate_period_error(source: ProgressSource, seconds: float) -> float:
     growth = slow.variance_per_s / fast.variance_per_s if fast.variance_per_s > 0 else 1.0
     wander = float(np.clip(growth, 1.0, MAX_WANDER_GROWTH)) ** np.log2(3.0)
     # A variance from few stretches is itself uncertain.
-    few = 1.0 + 1.0 / max(1, slow.stretch_count)
+    few = 1.0 + 2.0 / max(1, slow.stretch_count)
     return max(MIN_RATE_ERROR, float(np.sqrt(wander * few)) * slow.compute_error(seconds))
 
 

@@ -193,3 +193,39 @@ def test_pattern_of_missing_readings_is_no_period(period: float, pattern: str, b
     found = detect_period(np.stack([load, part]) if beside else part, HZ)
     assert found.verdict == "periodic"
     assert found.seconds == pytest.approx(period, rel=0.02)
+
+
+def make_points(
+    period: float, edges: list[float], levels: list[float], noise: float, seed: int
+) -> np.ndarray:
+    """Power in watts at single moments, ten a second for 45 s."""
+    rng = np.random.default_rng(seed)
+    phase = (rng.uniform(0, period) + np.arange(450) / HZ) / period % 1
+    return np.array(levels)[np.searchsorted(edges, phase, side="right")] + noise * rng.standard_normal(450)
+
+
+@pytest.mark.parametrize("noise", [6.0, 20.0])
+@pytest.mark.parametrize("period", [0.86, 0.9433, 1.0271, 1.13, 1.2618, 1.45])
+def test_readings_of_moments_show_the_iteration_and_no_multiple(period: float, noise: float) -> None:
+    """A pattern at moments repeats exactly only after a whole number of readings; a multiple was found."""
+    points = make_points(period, [0.2, 0.37, 0.6, 0.81], [120.0, 390.0, 180.0, 320.0, 240.0], noise, 1)
+    found = detect_period(points, HZ)
+    assert found.verdict == "periodic"
+    assert found.seconds == pytest.approx(period, rel=0.01)
+
+
+def test_micro_steps_at_moments_make_one_iteration() -> None:
+    """Four micro-steps and an optimiser step as long as one, which differs by its power alone."""
+    period = 5 * 0.9433
+    edges = [x for n in range(4) for x in ((n + 0.5) / 5, (n + 1) / 5)]
+    levels = [390.0, 200.0] * 4 + [120.0]
+    found = detect_period(make_points(period, edges, levels, 6.0, 2), HZ)
+    assert found.seconds == pytest.approx(period, rel=0.01)
+
+
+def test_uneven_iterations_fit_no_profile() -> None:
+    rng = np.random.default_rng(4)
+    lengths = 1.05 * np.exp(0.5 * rng.standard_normal(200))
+    phase = np.interp(np.arange(600) / HZ, np.cumsum(lengths), np.arange(200)) % 1
+    load = np.where(phase < 0.5, 350.0, 120.0) + 6.0 * rng.standard_normal(600)
+    assert detect_period(load, HZ).verdict == "aperiodic"

@@ -49,8 +49,9 @@ between two of them."""
 MIN_SCORE, SINGLE_REPEAT_PENALTY = 0.20, 1.2
 """Least score of a period, and its increase for a period as long as the recording: chance seldom repeats
 often. Fitted on traces that the benchmark does not judge (`DEVELOPED` in benchmarks/governor/period.py)."""
-MIN_FOLDED_CYCLES = 16.0
-"""Least number of periods in a recording for which one profile is proof enough of a period."""
+MIN_FOLDED_CYCLES, MIN_FOLDED_EXPLAINED = 16.0, 0.45
+"""Least number of periods in a recording, and least share of the variance explained, for which one profile is
+proof enough of a period."""
 STRONG_LIKENESS = 0.9
 """Likeness at a lag too long to decide from which on a longer recording is needed."""
 MIN_UPDATES_PER_PERIOD, MIN_UPDATES_BETWEEN_ALIASES = 1.9, 4.0
@@ -126,7 +127,7 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
     row, mask = signals.values[analysis.view], signals.valid_mask[analysis.view]
     if folded := find_folded_period(row, mask, signals.interval_s, analysis.update_s, period_s):
         period_s, error = folded.seconds, 1.0 - folded.explained
-        is_significant |= seconds >= MIN_FOLDED_CYCLES * period_s
+        is_significant |= seconds >= MIN_FOLDED_CYCLES * period_s and folded.explained >= MIN_FOLDED_EXPLAINED
     if not is_significant and (long_repeat := _find_long_repeat(analyses, seconds)):
         return long_repeat
     return Period(period_s, error, "periodic" if is_significant else "aperiodic")

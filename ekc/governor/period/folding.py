@@ -13,10 +13,10 @@ import numpy as np
 
 from ekc.governor.samples import Values
 
-HARMONICS = (2, 4, 8)
-"""Numbers of harmonics by whose power the periods to fold at are chosen."""
+HARMONICS = 8
+"""Number of harmonics by whose power the periods to fold at are chosen."""
 PEAKS = 10
-"""Periods chosen by each number of harmonics."""
+"""Number of periods chosen."""
 BIN_COUNTS = (32, 16, 8)
 """Bins of a profile; the number with the largest gain is taken."""
 REFINING_STEPS = (-1.0, 0.0, 1.0)
@@ -31,11 +31,11 @@ UPDATES_RANGE = (7.0, 20.0)
 """Range of a folded period in updates of the sensor. Readings of a shorter one show no pattern; the lag of a
 longer one is near enough to a whole number of readings for self-similarity."""
 MIN_EXPLAINED = 0.3
-"""Least share of the variance that a profile explains."""
+"""Least share of the variance that a profile explains: that of noise explains less."""
 MIN_CORRELATION_RATIO = 0.94
-"""Least correlation of neighbours in phase, over that of readings one period apart and over that of readings
-as far apart as the period found by self-similarity: micro-steps and iterations of uneven length are like
-others at some distance, but fit no single profile."""
+"""Least correlation of neighbours in phase, over that of readings at a distance of one period and at that of
+the period found by self-similarity: micro-steps and iterations of uneven length resemble others at some
+distance, but fit no single profile."""
 FINE_STEPS = 9
 """Frequencies around the chosen one at which neighbours in phase are compared."""
 
@@ -67,16 +67,17 @@ def find_folded_period(
 ) -> FoldedPeriod | None:
     """The short period at which an even signal, (n,), fits one profile; None without one.
 
-    `found_s`: the period found so far, which may be a multiple. Of the periods up to `found_s` with nearly the best gain the longest is taken whose profile is nearly the
-    least rough. A multiple repeats its profile, and a fraction at which the readings fall on the same moments
-    has its profile in the wrong order: both are rougher.
+    `found_s`: the period found so far, which may be a multiple. Of the periods up to it with nearly the best
+    gain the longest is taken whose profile is nearly the least rough. A multiple repeats its profile, and a
+    fraction at which the readings fall on the same moments has its profile in the wrong order: both are
+    rougher.
     """
     shortest_s, longest_s = (updates * update_s for updates in UPDATES_RANGE)
     chosen_s = _choose_periods(values, interval_s, shortest_s, 1.05 * found_s)
     step_hz = 1.0 / (max(BIN_COUNTS) * len(values) * interval_s)
     hertz = 1.0 / np.append(chosen_s, found_s)[:, None] + step_hz * np.array(REFINING_STEPS)
     is_valid = valid_mask > 0
-    time_s = np.arange(len(values))[is_valid] * interval_s
+    time_s: Values = np.flatnonzero(is_valid).astype(np.float64) * interval_s
     profiles = fold_signal(time_s, values[is_valid], 1.0 / hertz.ravel())
     best = _find_smoothest(profiles)
     period_s, explained = float(profiles.period_s[best]), float(profiles.explained[best])
@@ -94,17 +95,13 @@ def _choose_periods(values: Values, interval_s: float, shortest_s: float, longes
 
     Harmonics beyond half the rate of readings are found where sampling mirrors them.
     """
-    size = 1 << int(np.ceil(np.log2(4 * max(HARMONICS) * len(values))))
+    size = 1 << int(np.ceil(np.log2(4 * HARMONICS * len(values))))
     power = np.abs(np.fft.rfft(values, size)) ** 2
     at = np.arange(int(size * interval_s / longest_s) + 1, int(size * interval_s / shortest_s) + 1)
-    total, chosen = np.zeros(len(at)), [np.zeros(0, np.intp)]
-    for harmonic in range(1, max(HARMONICS) + 1):
-        mirrored = at * harmonic % size
-        total += power[np.minimum(mirrored, size - mirrored)]
-        if harmonic in HARMONICS:
-            peak = np.flatnonzero((total[1:-1] >= total[:-2]) & (total[1:-1] > total[2:])) + 1
-            chosen.append(at[peak[np.argsort(total[peak])[-PEAKS:]]])
-    return size * interval_s / np.unique(np.concatenate(chosen))
+    mirrored = at * np.arange(1, HARMONICS + 1)[:, None] % size
+    total = power[np.minimum(mirrored, size - mirrored)].sum(axis=0)
+    peak = np.flatnonzero((total[1:-1] >= total[:-2]) & (total[1:-1] > total[2:])) + 1
+    return size * interval_s / at[peak[np.argsort(total[peak])[-PEAKS:]]]
 
 
 def fold_signal(time_s: Values, values: Values, period_s: Values) -> FoldedProfiles:
@@ -152,7 +149,7 @@ def _measure_roughness(means: Values, is_known: Values) -> Values:
 
 
 def _correlate_at(values: Values, valid_mask: Values, lag: float) -> float:
-    """Correlation of readings a lag apart, by the better of the two whole numbers of readings next to it."""
+    """Correlation of readings at a distance of one lag, by the better of the two whole numbers next to it."""
     found = []
     for step in (int(lag), int(lag) + 1):
         first, second, both = values[:-step], values[step:], valid_mask[:-step] * valid_mask[step:]
