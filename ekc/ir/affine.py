@@ -7,7 +7,7 @@ int64 vectors for a population, and no branch here looks at their values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -69,7 +69,7 @@ class AffineForm:
         return AffineForm(self.terms, self.const + offset)
 
     def __sub__(self, other: AffineForm) -> AffineForm:
-        difference = self + other.scale(-1)
+        difference = sum_scaled_forms((self, other), (1, -1))
         return AffineForm(tuple([t for t in difference.terms if is_any(t[1] != 0)]), difference.const)
 
     @cached_property
@@ -82,13 +82,13 @@ class AffineForm:
 
     def substitute(self, values: Mapping[str, AffineForm]) -> AffineForm:
         """Each named variable replaced by a form."""
-        out = AffineForm((), self.const)
-        for atom, coefficient in self.terms:
-            if isinstance(atom, QuasiAffine):
-                out = out + AffineForm(((_substitute_atom(atom, values), coefficient),))
-            else:
-                out = out + values.get(atom, make_variable(atom)).scale(coefficient)
-        return out
+        if not self.find_variables() & values.keys():
+            return self
+        forms = [
+            values[atom] if atom in values else make_variable(_substitute_atom(atom, values))
+            for atom, _ in self.terms
+        ]
+        return sum_scaled_forms(forms, [c for _, c in self.terms]).shift(self.const)
 
     def select_inside(self, names: Collection[str]) -> AffineForm:
         """The terms whose variables all lie in `names`, without the constant."""
@@ -110,17 +110,29 @@ class AffineForm:
         return AffineForm(tuple(crossing))
 
 
-def _substitute_atom(atom: QuasiAffine, values: Mapping[str, AffineForm]) -> QuasiAffine:
-    touched = sorted(atom.find_variables() & set(values))
-    if not touched:
+def _substitute_atom(atom: Atom, values: Mapping[str, AffineForm]) -> Atom:
+    touched = sorted(find_atom_variables(atom) & values.keys())
+    if isinstance(atom, str) or not touched:
         return atom
     tag = f"{atom.tag}[{' '.join(touched)}]"
     return QuasiAffine(atom.op, atom.inner.substitute(values), atom.divisor, tag)
 
 
-def make_variable(name: str) -> AffineForm:
-    """The form that is one loop variable."""
-    return AffineForm(((name, 1),))
+def make_variable(atom: Atom) -> AffineForm:
+    """The form that is one loop variable, or one quotient or remainder."""
+    return AffineForm(((atom, 1),))
+
+
+def sum_scaled_forms(forms: Sequence[AffineForm], factors: Sequence[Extent]) -> AffineForm:
+    """The sum of forms, each multiplied by its factor."""
+    terms: dict[Atom, Extent] = {}
+    const: Extent = 0
+    for form, factor in zip(forms, factors, strict=True):
+        const = const + form.const * factor
+        for atom, coefficient in form.terms:
+            step = coefficient * factor
+            terms[atom] = terms[atom] + step if atom in terms else step
+    return AffineForm(tuple(terms.items()), const)
 
 
 def find_atom_variables(atom: Atom) -> frozenset[str]:

@@ -337,6 +337,8 @@ def _distribute_starts(
         if 0 < abs(move) < vector:
             # A move within a vector gives no other start.
             move, count = vector, max(count * abs(move) // vector, 1)
+        if count == 1 or move % period_elements == 0:
+            continue
         cycle = period_elements // gcd(move % period_elements, period_elements)
         turn = np.arange(min(count, cycle))
         weights = (count // cycle + (turn < count % cycle)) / count

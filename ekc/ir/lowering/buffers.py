@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.affine import AffineForm, Extent, find_range
+from ekc.ir.affine import AffineForm, Extent, find_range, sum_scaled_forms
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import (
@@ -114,10 +114,7 @@ class Buffer:
 
     def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
         """Address of the element with these coordinates, without panels and swizzle (`apply_layout`)."""
-        total = AffineForm()
-        for form, stride in zip(coordinates, self.strides, strict=True):
-            total = total + form.scale(stride)
-        return total
+        return sum_scaled_forms(coordinates, self.strides)
 
     def apply_layout(self, address: Any) -> Any:
         """Stored address of the element at an address; numbers, not a form. Panels and swizzle applied."""
@@ -203,9 +200,7 @@ def make_global_access(
     spec: TensorSpec, index: tuple[AffineForm, ...], extents: Mapping[str, Extent]
 ) -> TensorAccess:
     """An access to global memory, guarded where its index can leave the tensor."""
-    address = AffineForm()
-    for form, stride in zip(index, spec.strides, strict=True):
-        address = address + form.scale(stride)
+    address = sum_scaled_forms(index, spec.strides)
     return TensorAccess(spec, None, index, address, find_guards(index, spec.shape, extents))
 
 
