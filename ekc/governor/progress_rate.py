@@ -31,9 +31,6 @@ STEP_BLOCK_COUNT = 8
 """Number of blocks of steps whose scatter gives the variance of timing."""
 DEFAULT_JITTER = 0.015
 """Assumed standard deviation from one period to the next, relative, until it is measured."""
-MAX_WANDER_GROWTH = 4.0
-"""Largest growth of the variance of timing per second from one length of stretches to twice that: of lengths
-that are a random walk themselves."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class ProgressSource:
     verdict: str = "aperiodic"
     timing_variance: VarianceRate = VarianceRate()
     """Variance of the timing of steps or periods (`TrackedPeriod.timing_variance_per_s`)."""
-    fast_variance: VarianceRate = VarianceRate()
-    """`TrackedPeriod.fast_variance_per_s`; not used for steps."""
     bytes_variance: VarianceRate = VarianceRate()
     """Relative variance of the bytes per busy second."""
     power_variance: VarianceRate = VarianceRate()
@@ -95,7 +90,7 @@ def choose_progress_source(found: PeriodRecording) -> ProgressSource:
         tracked = find_period_near(samples, period.seconds, 0.9, 1.1)
         if tracked is not None and tracked.clarity >= MIN_CLARITY:
             usual = VarianceRate(DEFAULT_JITTER**2 * tracked.seconds, 1)
-            return ProgressSource("period", tracked.seconds, period.verdict, usual, usual)
+            return ProgressSource("period", tracked.seconds, period.verdict, usual)
     memory_util = finite_mean(samples.memory_util)
     return ProgressSource("throughput" if memory_util >= MIN_MEMORY_UTIL else "none", verdict=period.verdict)
 
@@ -140,26 +135,11 @@ def _measure_beats(
     found = find_period_near(samples, source.period_s, 0.95, 1.05 * max_stretch)
     if found is None or found.clarity < MIN_CLARITY / 2:
         return ProgressRate(), source
-    source = replace(
-        source,
-        timing_variance=source.timing_variance.add_stretch(found.timing_variance_per_s),
-        fast_variance=source.fast_variance.add_stretch(found.fast_variance_per_s),
+    source = replace(source, timing_variance=source.timing_variance.add_stretch(found.timing_variance_per_s))
+    error = max(
+        MIN_RATE_ERROR, source.timing_variance.compute_error(float(samples.time_s[-1] - samples.time_s[0]))
     )
-    error = _estimate_period_error(source, float(samples.time_s[-1] - samples.time_s[0]))
     return ProgressRate(beats=1 / found.seconds, beats_error=error, period_s=found.seconds), source
-
-
-def _estimate_period_error(source: ProgressSource, seconds: float) -> float:
-    """Relative standard error of the mean period over so many seconds, as another such stretch shows it.
-
-    Where thirds of stretches vary more than sixths do, lengths wander slowly, and stretches vary more still.
-    """
-    slow, fast = source.timing_variance, source.fast_variance
-    growth = slow.variance_per_s / fast.variance_per_s if fast.variance_per_s > 0 else 1.0
-    wander = float(np.clip(growth, 1.0, MAX_WANDER_GROWTH)) ** np.log2(3.0)
-    # A variance from few stretches is itself uncertain.
-    few = 1.0 + 2.0 / max(1, slow.stretch_count)
-    return max(MIN_RATE_ERROR, float(np.sqrt(wander * few)) * slow.compute_error(seconds))
 
 
 def _measure_step_rate(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from ekc.display import format_line
 from ekc.errors import InvalidInput
@@ -31,7 +30,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: DType
 
-    @cached_property
+    @property
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -41,7 +40,7 @@ class TensorSpec:
         """Size in memory."""
         return self.elements * self.dtype.bytes
 
-    @cached_property
+    @property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours in each dimension."""
         return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
@@ -70,17 +69,17 @@ class Compute:
     combine: str
     acc_dtype: DType
 
-    @cached_property
+    @property
     def spatial_axes(self) -> tuple[Axis, ...]:
         """The axes that index the output."""
         return tuple(a for a in self.axes if not a.is_reduction)
 
-    @cached_property
+    @property
     def reduction_axes(self) -> tuple[Axis, ...]:
         """The axes that are summed (or otherwise combined) over."""
         return tuple(a for a in self.axes if a.is_reduction)
 
-    @cached_property
+    @property
     def output_element(self) -> ex.Load:
         """The output element that one point of the spatial axes writes."""
         return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial_axes))
