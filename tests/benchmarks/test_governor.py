@@ -269,3 +269,19 @@ def test_meter_errors_are_small(run: Run) -> None:
     for row in figures["rows"]:
         assert 0 <= row["held"] <= 1
         assert 0 < row["rms_error"] <= row["largest_error"] < 0.2
+
+
+@pytest.mark.slow
+def test_intervals_of_savings_are_compared_with_the_truth(run: Run) -> None:
+    text, figures = run("governor.accounting", "--seeds", "1", "--seconds", "900", "--seed", "5")
+    assert "simulated" in text
+    assert len(figures["net"]) == 12
+    assert figures["static"]
+
+
+@pytest.mark.slow
+def test_caps_and_deadlines_are_held_against_the_simulated_job(run: Run) -> None:
+    text, figures = run("governor.objectives", "--seeds", "1", "--seconds", "900", "--seed", "5")
+    assert "simulated" in text
+    assert figures["objectives"]
+    assert figures["saved"]
