@@ -389,6 +389,7 @@ class _ControlLoop:
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
         phase.agreed_checks += 1
+        phase.search = replace(phase.search, is_checked=True)
         if (summary := phases.summarise_checks(phase, self._probe.now())) is not None:
             self._on_event(summary)
             self._report_savings()

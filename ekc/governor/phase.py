@@ -13,7 +13,7 @@ from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
 from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
 from ekc.governor.job_meter import JobMeter, TotalsBySettings, make_reading
-from ekc.governor.job_reading import NOT_MEASURED, JobReading, get_rate_error
+from ekc.governor.job_reading import NOT_MEASURED, JobReading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
@@ -313,12 +313,13 @@ def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
     while (place := phase.search.propose_next(phase.readings)) is not None:
+        if phase.search.gears[place] >= phase.search.get_default_limit(phase.readings):
+            if not remeasure_default(meter, phase):
+                break
+            continue
         settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-        last = phase.readings.other_readings[-1]
-        if phase.readings.estimate_default_error(last.at_s) > max(0.008, 0.8 * get_rate_error(last.pace)):
-            remeasure_default(meter, phase)
     if len(phase.readings.default_readings) == 1 and phase.readings.other_readings:
         remeasure_default(meter, phase)
     phase.choice = choose_settings(phase)

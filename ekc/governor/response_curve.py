@@ -1,8 +1,8 @@
 """Slowdown and saving of a job over its SM clock or power cap, fitted to a few noisy readings.
 
-Bayesian least squares on polynomials: readings weigh by their errors, and a prior fills in where there are
-none. The prior comes from recorded kernels (`SM_CLOCK`, `POWER_CAP`) or from a model. The fitted variable is
-the limit of the SM clock or, where clocks cannot be set, the power cap.
+Readings weigh by their errors, and a prior fills in where there are none (`curve_fit`). The prior comes from
+recorded jobs (`SM_CLOCK`, `POWER_CAP`) or from a model. The fitted variable is the limit of the SM clock or,
+where clocks cannot be set, the power cap.
 """
 
 from __future__ import annotations
@@ -12,63 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor import objective
+from ekc.governor.curve_fit import CoefficientPrior, CurveFit, fit_robust_curve
 from ekc.governor.job_reading import JobReading
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import PhaseReadings
+from ekc.governor.readings import MIN_ERROR, PhaseReadings
 from ekc.governor.samples import Values
-
-MIN_ZERO_ERROR = 1e-4
-"""Least standard error of the zero of a curve."""
-
-
-@dataclass(frozen=True)
-class CoefficientPrior:
-    """Normal prior of the coefficients of x, x^2, ...; no constant, since x = 0 is the default."""
-
-    mean: tuple[float, ...]
-    sigma: tuple[float, ...]
-    """Standard deviation of each coefficient."""
-
-
-@dataclass(frozen=True)
-class PolynomialFit:
-    """A fitted polynomial without constant."""
-
-    weights: Values
-    """Coefficients of x, x^2, ..."""
-    covariance: Values
-
-    def predict_mean(self, x: Values) -> Values:
-        """Expected value at each x."""
-        return np.asarray(_build_powers(x, len(self.weights)) @ self.weights)
-
-    def predict_std(self, x: Values) -> Values:
-        """Standard deviation of the expected value at each x."""
-        rows = _build_powers(x, len(self.weights))
-        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", rows, self.covariance, rows)))
-
-
-def _build_powers(x: Values, count: int) -> Values:
-    return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
-
-
-def fit_polynomial(
-    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float = MIN_ZERO_ERROR
-) -> PolynomialFit:
-    """The curve after points (x, y) with standard errors `error`; arrays of one length, which may be 0.
-
-    `zero_error`: standard error of the zero that all points share. The zero is fitted along with the curve,
-    so that its error is correlated over all points.
-    """
-    count = len(prior.mean)
-    rows = np.column_stack([_build_powers(x, count), np.ones(len(x))]) / np.asarray(error)[:, None]
-    sigma = np.array([*prior.sigma, max(zero_error, MIN_ZERO_ERROR)])
-    covariance = np.linalg.inv(rows.T @ rows + np.diag(1 / sigma**2))
-    data = rows.T @ (np.asarray(y) / np.asarray(error))
-    weight = covariance @ (data + np.array([*prior.mean, 0.0]) / sigma**2)
-    return PolynomialFit(np.asarray(weight[:count], float), np.asarray(covariance[:count, :count], float))
-
 
 @dataclass(frozen=True)
 class ControlVariable:
@@ -112,17 +61,23 @@ class ControlVariable:
 
 CAP_MARGIN = 1.25
 """Cap over mean power at which the cap begins to bind: some kernels draw more than the mean (estimate)."""
+SLOWDOWN_ROUGHNESS, POWER_ROUGHNESS = 0.04, 0.08
+"""Random walks of slowdown and power about their polynomials, fitted to half of the recorded sweeps."""
 SM_CLOCK = ControlVariable(
-    "sm", CoefficientPrior((0.6, 0.3), (0.35, 0.6)), CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0)), True
+    "sm",
+    CoefficientPrior((0.6, 0.3), (0.35, 0.6), SLOWDOWN_ROUGHNESS),
+    CoefficientPrior((-1.3, 0.4, 0.0), (0.7, 1.5, 2.0), POWER_ROUGHNESS),
+    True,
 )
 """Prior from recorded kernels: 0.55 to 1 of the time follows the clock at the top, and more below."""
 POWER_CAP = ControlVariable(
     "cap",
-    CoefficientPrior((0.2, 0.5), (0.4, 0.8)),
-    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5)),
+    CoefficientPrior((0.1, 0.3), (0.2, 0.4), SLOWDOWN_ROUGHNESS, 0.015),
+    CoefficientPrior((-0.5, -0.5, 0.0), (0.4, 1.0, 1.5), POWER_ROUGHNESS, 0.02),
     False,
 )
-"""Slowdown grows faster than the cap is lowered: power follows about the cube of the clock."""
+"""Slowdown grows faster than the cap is lowered: power follows about the cube of the clock. Fitted likewise;
+recorded epochs depart from any curve by 1.5 % of time and 2 % of power."""
 
 
 def choose_control(gears: Gears) -> ControlVariable:
@@ -130,12 +85,14 @@ def choose_control(gears: Gears) -> ControlVariable:
     return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
 
 
-OUTLIER_SIGMAS = 1.5
-"""Standard deviations from the curve beyond which a reading loses weight."""
 CONFIDENT_SIGMA = 0.007
-"""Standard deviation of a slowdown up to which the governor uses it without margin."""
+"""Standard deviation of a slowdown up to which the governor uses it without margin, once a check agreed."""
 CAUTION_FACTOR = 0.5
-"""Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`."""
+"""Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`. It is small,
+since checks go on and time that was lost is saved again."""
+FIRST_CONFIDENT_SIGMA, FIRST_CAUTION_FACTOR = 0.003, 2.0
+"""The same for the choice of a search, which no check has confirmed: of the recorded sweeps, with 1.5 % of noise
+on each reading, 1 % are then more than a tenth beyond a budget of 5 %."""
 
 
 @dataclass(frozen=True)
@@ -158,20 +115,31 @@ class ResponseCurve:
     saving: Values
     """Joules saved, as a share of the default's."""
     saving_std: Values
+    time: CurveFit
+    """Fit of the slowdown, before bounds."""
+    power: CurveFit
+    """Fit of the power's change, as a share of the default's."""
+    time_error: float
+    """Standard error of one more reading of the slowdown."""
+    power_error: float
 
-    def choose_index(self, policy: Policy) -> int:
+    def choose_index(self, policy: Policy, is_checked: bool = False) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is, or the lowest where power is above its cap."""
+        top one where none is, or the lowest where power is above its cap. `is_checked`: whether a check has
+        confirmed a choice by this curve."""
         if policy.max_power_share is not None:
             return objective.find_best(policy, self.slowdown, self.saving) or 0
-        slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std)
+        slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std, is_checked)
         best = objective.find_best(policy, slowdown, self.saving)
         return len(self.gears) - 1 if best is None else best
 
 
-def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float) -> Values:
-    """Slowdown plus a margin for its standard deviation beyond `CONFIDENT_SIGMA`."""
-    return np.asarray(slowdown + CAUTION_FACTOR * np.maximum(0.0, np.asarray(sigma) - CONFIDENT_SIGMA))
+def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float, is_checked: bool) -> Values:
+    """Slowdown plus a margin for its standard deviation, larger before a check has agreed."""
+    factor, confident = CAUTION_FACTOR, CONFIDENT_SIGMA
+    if not is_checked:
+        factor, confident = FIRST_CAUTION_FACTOR, FIRST_CONFIDENT_SIGMA
+    return np.asarray(slowdown + factor * np.maximum(0.0, np.asarray(sigma) - confident))
 
 
 def fit_response_curve(
@@ -190,40 +158,31 @@ def fit_response_curve(
     slowdown = np.array([o.slowdown for o in outcomes])[has_slowdown]
     error = np.array([o.slowdown_error for o in outcomes])[has_slowdown]
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    lengthening = compute_lengthening(limit[has_slowdown], default_limit)
-    time = _fit_robust(lengthening, slowdown, error, prior.time, shared)
+    x, reduction = compute_lengthening(gears, default_limit), compute_reduction(gears, default_limit)
+    time = fit_robust_curve(
+        compute_lengthening(limit[has_slowdown], default_limit), slowdown, error, x, prior.time, shared
+    )
     power_error = np.array([o.power_error for o in outcomes])
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
-    reduction = compute_reduction(limit, default_limit)
-    power = _fit_robust(reduction, power_change, power_error, prior.power, zero_error=0.0)
+    power = fit_robust_curve(
+        compute_reduction(limit, default_limit), power_change, power_error, reduction, prior.power
+    )
     # Upper bound: all kernels follow the clock. It limits the effect of noise.
-    x = compute_lengthening(gears, default_limit)
     bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
     is_measured = has_slowdown.any() or not len(has_slowdown)
-    expected = np.minimum(_make_monotonic(time.predict_mean(x)), bound) if is_measured else bound
-    sigma = np.minimum(time.predict_std(x), 0.5 * bound)
-    watts = np.clip(1 + power.predict_mean(compute_reduction(gears, default_limit)), 0.05, 1.2)
-    saving_std = np.hypot(sigma, power.predict_std(compute_reduction(gears, default_limit)))
-    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std)
+    expected = np.minimum(_make_monotonic(time.mean), bound) if is_measured else bound
+    sigma = np.minimum(np.sqrt(time.variance), 0.5 * bound)
+    watts = np.clip(1 + power.mean, 0.05, 1.2)
+    saving_std = np.hypot(sigma, np.sqrt(power.variance))
+    errors = [float(np.median(e)) if len(e) else MIN_ERROR for e in (error, power_error)]
+    return ResponseCurve(
+        gears, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors
+    )
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:
     """Slowdowns that never fall as the clock falls; gears ascend."""
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
-
-
-def _fit_robust(
-    x: Values, y: Values, error: Values, prior: CoefficientPrior, zero_error: float
-) -> PolynomialFit:
-    """A fit in which outliers (an evaluation, a pause) have less weight."""
-    curve = fit_polynomial(x, y, error, prior, zero_error)
-    if len(x) < 3:
-        return curve
-    for _ in range(2):
-        sigma = np.sqrt(error**2 + zero_error**2 + curve.predict_std(x) ** 2)
-        distance = np.abs(y - curve.predict_mean(x)) / sigma
-        curve = fit_polynomial(x, y, error * np.maximum(1.0, distance / OUTLIER_SIGMAS), prior, zero_error)
-    return curve
 
 
 def compute_lengthening(limit: Values, default_limit: float) -> Values:

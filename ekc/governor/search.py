@@ -1,13 +1,15 @@
 """Search over the gears of a limit: which gear to measure next, and which one is best.
 
 GPOEO brackets by steps of a tenth of the gears and closes in by golden section. Here a curve is fitted to
-the readings after each of them; it says where the budget ends and where energy is least, and a bracket
-around that gear confirms it. That takes two or three readings instead of seven to nine.
+the readings after each of them (`response_curve`). The next reading is the one that is expected to gain most:
+of a gear that may be better than the best one so far, or again of a gear or of the default, where a smaller
+error would allow a lower gear. The search ends where no reading is expected to gain enough.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import erf, pi, sqrt
 
 import numpy as np
 
@@ -15,10 +17,10 @@ from ekc.governor import objective
 from ekc.governor.policy import Policy
 from ekc.governor.readings import PhaseReadings
 from ekc.governor.response_curve import (
-    CONFIDENT_SIGMA,
     ControlVariable,
     ResponseCurve,
     ResponsePrior,
+    add_uncertainty_margin,
     compute_lengthening,
     fit_response_curve,
 )
@@ -28,20 +30,19 @@ SAME_POINT_SHARE = 0.02
 """Relative distance below which two gears count as one point."""
 MAX_STEP_FACTOR = 2.2
 """Largest lengthening of the next point, as a multiple of the largest one measured so far."""
-MAX_POINTS = 6
-"""Most readings in a search; where progress is noisy, several are of one point."""
-MAX_UNCERTAIN_POINTS = 3
-"""Most readings where a reading of a minute has a large error: long readings under the choice are then more
-exact, and cost nothing. Not for coarse gears, each of which has to be tried."""
+MAX_POINTS = 24
+"""Most readings in a search, those of the default after the first included."""
 MAX_CHOICE_FACTOR = 1.3
 """Largest lengthening of a choice, as a multiple of the largest one measured so far."""
 FIRST_POINT_SLOWDOWN = 0.6
 """Slowdown over lengthening that is assumed for the first point without a model."""
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
-GOLDEN_SECTION = 0.381966
-OPTIMISM_SIGMAS = 2.0
-"""Standard deviations by which a gear not yet measured may be better than expected."""
+READING_COST_PER_S = 5e-5
+"""Least expected gain of a reading, as a share of the energy, for each second that it takes: a twentieth of the
+energy, lost for the time of the reading, in a job that goes on for 15 minutes."""
+REPEATS = (1, 2, 4)
+"""Numbers of readings whose gain is estimated: several may be needed to change the choice."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class LimitSearch:
     """Values of the limit, ascending."""
     prior: ResponsePrior
     memory_mhz: int | None = None
+    is_checked: bool = False
+    """Whether a check of the running job has confirmed a choice: later ones need less margin."""
     predicted_prior: ResponsePrior | None = None
     """A model's prediction. It picks the first point, and is not used after the first reading: even weighted
     by its error on other jobs it would pull the curve towards their mean."""
@@ -77,12 +80,12 @@ class LimitSearch:
         """The best gear near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
         lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
-        return self._get_gear_if_better(readings, response, max(response.choose_index(self.policy), lowest))
+        return self._get_gear_if_better(readings, response, max(response.choose_index(self.policy, self.is_checked), lowest))
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear within the budget, however far from the readings; None where the default is best."""
         response = self.fit_response(readings)
-        return self._get_gear_if_better(readings, response, response.choose_index(self.policy))
+        return self._get_gear_if_better(readings, response, response.choose_index(self.policy, self.is_checked))
 
     def _get_gear_if_better(
         self, readings: PhaseReadings, response: ResponseCurve, place: int
@@ -97,66 +100,75 @@ class LimitSearch:
         return float(response.gears[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to measure next; None where the search is over."""
+        """Place of the gear to measure next; None where the search is over. The top gear stands for the
+        default, which is then to be measured again."""
         if self.is_default_within_cap():
             return None
         tried = self.list_tried_gears(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
-        if len(tried) >= self._get_max_points(readings):
+        if self._count_readings(readings) >= MAX_POINTS:
             return None
         response = self.fit_response(readings)
-        lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
-        place = max(response.choose_index(self.policy), lowest)
-        near = np.abs(tried / self.gears[place] - 1) < SAME_POINT_SHARE
-        if not near.any() and self.gears[place] < self.get_default_limit(readings):
-            return place
-        if (below := self._propose_lower_gear(response, place, tried)) is not None:
-            return below
-        if response.slowdown_std[place] > CONFIDENT_SIGMA and self.policy.objective == "energy":
-            return place
-        return self._propose_bracket(readings, response, place, tried)
+        choice = response.choose_index(self.policy, self.is_checked)
+        can_read = self.gears < self.get_default_limit(readings)
+        can_read[: self.find_lowest_reachable(readings, MAX_STEP_FACTOR)] = False
+        gains = np.where(can_read, self._estimate_gains(response, choice, of_default=False), 0.0)
+        by_default = np.where(can_read, self._estimate_gains(response, choice, of_default=True), 0.0).max()
+        place = int(gains.argmax())
+        cost = READING_COST_PER_S * readings.other_readings[-1].seconds
+        if max(gains[place], by_default) > cost:
+            return place if gains[place] >= by_default else len(self.gears) - 1
+        is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
+        return int(choice) if can_read[choice] and not is_read else None
 
-    def _get_max_points(self, readings: PhaseReadings) -> int:
-        is_fine = (
-            len(self.gears) > 1 and float(np.median(self.gears[1:] / self.gears[:-1])) < 1 + SAME_POINT_SHARE
-        )
-        return MAX_UNCERTAIN_POINTS if is_fine and readings.has_uncertain_progress() else MAX_POINTS
+    def _count_readings(self, readings: PhaseReadings) -> int:
+        return len(readings.default_readings) - 1 + len(readings.other_readings)
 
-    def _propose_lower_gear(self, response: ResponseCurve, place: int, tried: Values) -> int | None:
-        """For coarse gears, the next lower one not yet measured, if it may be in budget and better."""
-        lower = [p for p in range(place) if not (np.abs(tried / self.gears[p] - 1) < SAME_POINT_SHARE).any()]
-        if not lower or self.gears[place] / self.gears[place - 1] - 1 < SAME_POINT_SHARE:
-            return None
-        below, score = lower[-1], objective.compute_score
-        slowdown_std = max(float(response.slowdown_std[below]), CONFIDENT_SIGMA)
-        saving_std = max(float(response.saving_std[below]), CONFIDENT_SIGMA)
-        slowdown = response.slowdown[below] - OPTIMISM_SIGMAS * slowdown_std
-        saving = response.saving[below] + OPTIMISM_SIGMAS * saving_std
-        if objective.compute_violation(self.policy, slowdown, saving) > 0:
-            return None
-        here = score(self.policy, response.slowdown[place], response.saving[place])
-        return below if score(self.policy, slowdown, saving) < here else None
+    def _estimate_gains(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
+        """Expected gain in score of a reading, if it makes each gear the choice; an array over gears.
 
-    def _propose_bracket(
-        self, readings: PhaseReadings, response: ResponseCurve, place: int, tried: Values
-    ) -> int | None:
-        """The next point below an energy minimum inside the budget, at golden section; None if not needed."""
-        lowest = float(tried.min())
-        inside = response.slowdown[place] + response.slowdown_std[place] < 0.8 * self.policy.max_slowdown
-        if self.policy.objective == "energy" and not inside:
-            return None
-        if lowest < self.gears[place] * (1 - SAME_POINT_SHARE) or place == 0:
-            return None
-        step = GOLDEN_SECTION * (self.get_default_limit(readings) - self.gears[place])
-        limit = self.gears[place] - max(step, 2 * SAME_POINT_SHARE * self.gears[place])
-        return max(0, int(np.searchsorted(self.gears, limit)))
+        The reading is of that gear or of the default. It moves the mean at the gear, and its standard
+        deviation gets smaller. The gear becomes the choice where it is then within the budget with its margin.
+        """
+        policy = self.policy
+        score = objective.compute_score(policy, response.slowdown, response.saving)
+        advantage = min(float(score[choice]), 1.0) - score
+        room = -objective.compute_violation(policy, response.slowdown, response.saving)
+        most = np.ones(len(self.gears))
+        if policy.objective == "energy":
+            # No lower gear is faster.
+            likely = _compute_normal_share(room / np.maximum(response.slowdown_std, 1e-6))
+            most = np.minimum.accumulate(likely[::-1])[::-1]
+        best = np.zeros(len(self.gears))
+        for count in REPEATS:
+            if of_default:
+                time = response.time.predict_shift_by_default(response.time_error / sqrt(count))
+                power = np.zeros(len(time))
+            else:
+                time = response.time.predict_shift(response.time_error / sqrt(count))
+                power = response.power.predict_shift(response.power_error / sqrt(count))
+            time = np.clip(time, 1e-6, np.maximum(response.slowdown_std, 1e-6))
+            spread = np.hypot(time, power)
+            if policy.objective == "energy":
+                after = np.sqrt(np.maximum(response.slowdown_std**2 - time**2, 0.0))
+                allowed = _compute_normal_share((room - add_uncertainty_margin(0.0, after, self.is_checked)) / time)
+            else:
+                allowed = _compute_normal_share(room / spread)
+            ratio = advantage / spread
+            density = np.exp(-(ratio**2) / 2) / sqrt(2 * pi)
+            gain = advantage * _compute_normal_share(ratio) + spread * density
+            best = np.maximum(best, np.minimum(allowed, most) * gain / count)
+        best[choice] = 0.0
+        return best
 
     def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
-        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured."""
-        base = self.get_default_limit(readings)
-        farthest = max(compute_lengthening(self.list_tried_gears(readings), base).max(initial=0.0), 0.02)
-        return int(np.searchsorted(self.gears, base / (1 + factor * farthest)))
+        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured, or
+        of the next gear below those measured."""
+        base, tried = self.get_default_limit(readings), self.list_tried_gears(readings)
+        farthest = max(compute_lengthening(tried, base).max(initial=0.0), 0.02)
+        below = int(np.searchsorted(self.gears, tried.min(initial=base))) - 1
+        return max(0, min(below, int(np.searchsorted(self.gears, base / (1 + factor * farthest)))))
 
     def list_tried_gears(self, readings: PhaseReadings) -> Values:
         """Gears measured so far at this memory clock."""
@@ -175,3 +187,8 @@ class LimitSearch:
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))
         place = int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
         return min(place, max(0, len(self.gears) - 2))
+
+
+def _compute_normal_share(x: Values) -> Values:
+    """Cumulative normal distribution."""
+    return np.array([0.5 * (1 + erf(v / sqrt(2))) for v in np.clip(x, -40, 40)])
