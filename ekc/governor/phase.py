@@ -320,8 +320,6 @@ def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
         settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-    if len(phase.readings.default_readings) == 1 and phase.readings.other_readings:
-        remeasure_default(meter, phase)
     phase.choice = choose_settings(phase)
     if gears.memory_mhz and _can_memory_pay(phase):
         _search_memory_clocks(meter, phase, gears)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ekc.governor.job_reading import NOT_MEASURED, TARGET_ERROR, JobReading, get_rate_error
+from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values, finite_mean
 
 DRIFT_PER_S = 4e-5
 """Expected relative drift of the default per second (14 % an hour): older readings of it have less weight."""
 BYTES_DRIFT_PER_S = 1e-5
 """The same for bytes per busy second: iterations hardly change their mix of kernels (estimate)."""
+_DRIFTS_PER_S = {"beats": DRIFT_PER_S, "moved": BYTES_DRIFT_PER_S}
 MIN_ERROR = 0.003
 """Least relative error of a measure of progress."""
 OUTLIER_POWER_SHARE = 0.08
 """Relative difference of power from the last reading under the same limits that makes an outlier."""
+TOLD_DEGREES = 4
+"""Degrees of freedom that a told error counts for, beside the scatter of repeated readings."""
 CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
@@ -111,13 +116,33 @@ class PhaseReadings:
         """(slowdown, its own error, error of the default) by one measure of progress."""
         default_rate, shared = self._estimate_default_rate(reading.at_s, measure)
         rate, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
-        return np.array([default_rate / rate - 1, error, shared])
+        scale = self.estimate_error_scale(measure)
+        return np.array([default_rate / rate - 1, scale * error, scale * shared])
+
+    def estimate_error_scale(self, measure: str) -> float:
+        """Scatter of readings under the same limits over what their errors say, `beats` or `moved`; 1 without
+        repeated readings. The errors themselves count as `TOLD_DEGREES` degrees of freedom."""
+        drift_per_s = _DRIFTS_PER_S[measure]
+        groups: dict[Settings, list[tuple[float, float, float]]] = {}
+        for reading in self.default_readings + self.other_readings:
+            value, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
+            if math.isfinite(value) and math.isfinite(error):
+                groups.setdefault(reading.settings, []).append((value, error, reading.at_s))
+        squares, degrees = float(TOLD_DEGREES), TOLD_DEGREES
+        for group in groups.values():
+            if len(group) > 1:
+                value, error, at_s = np.array(group).T
+                variance = np.maximum(error, MIN_ERROR / 2) ** 2 + (drift_per_s * (at_s - np.median(at_s))) ** 2
+                mean = (value / variance).sum() / (1 / variance).sum()
+                squares += float(((value / mean - 1) ** 2 / variance).sum())
+                degrees += len(group) - 1
+        return math.sqrt(squares / degrees)
 
     def _estimate_default_rate(self, at_s: float, measure: str) -> tuple[float, float]:
         """(progress rate of the default at a time, its relative error)."""
         rates = np.array([getattr(r.pace, measure) for r in self.default_readings])
         errors = np.array([getattr(r.pace, f"{measure}_error") for r in self.default_readings])
-        return self._average_at(at_s, rates, errors, DRIFT_PER_S if measure == "beats" else BYTES_DRIFT_PER_S)
+        return self._average_at(at_s, rates, errors, _DRIFTS_PER_S[measure])
 
     def _estimate_default_watts(self, at_s: float) -> tuple[float, float]:
         watts = np.array([r.watts for r in self.default_readings])

@@ -120,7 +120,9 @@ class LimitSearch:
         if max(gains[place], by_default) > cost:
             return place if gains[place] >= by_default else len(self.gears) - 1
         is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
-        return int(choice) if can_read[choice] and not is_read else None
+        if can_read[choice] and not is_read:
+            return int(choice)
+        return len(self.gears) - 1 if len(readings.default_readings) == 1 else None
 
     def _count_readings(self, readings: PhaseReadings) -> int:
         return len(readings.default_readings) - 1 + len(readings.other_readings)
