@@ -71,11 +71,21 @@ class PhaseReadings:
         )
 
     def is_outlier(self, reading: JobReading) -> bool:
-        """Whether power differs much from the last reading under the same limits: other work ran."""
-        same = [r for r in self.default_readings + self.other_readings if r.settings == reading.settings]
+        """Whether other work ran: power differs much from the last reading under the same limits, or is above
+        that of a looser limit or below that of a tighter one."""
         scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
-        limit = OUTLIER_POWER_SHARE + 2 * float(np.nan_to_num(scatter))
-        return bool(same) and abs(reading.watts / same[-1].watts - 1) > limit
+        margin = OUTLIER_POWER_SHARE + 2 * float(np.nan_to_num(scatter))
+        for other in self.default_readings[-1:] + self._list_last_readings():
+            change = reading.watts / other.watts - 1
+            if change > margin and _is_within(reading.settings, other.settings):
+                return True
+            if change < -margin and _is_within(other.settings, reading.settings):
+                return True
+        return False
+
+    def _list_last_readings(self) -> list[JobReading]:
+        """The last reading under each limit."""
+        return list({r.settings: r for r in self.other_readings}.values())
 
     def has_uncertain_progress(self) -> bool:
         """Whether no reading so far measured progress to `TARGET_ERROR`: work without a beat."""
@@ -162,6 +172,14 @@ class PhaseReadings:
         weight = np.where(is_valid, 1 / variance, 0.0)
         mean = float((np.where(is_valid, values, 0.0) * weight).sum() / weight.sum())
         return mean, float(1 / np.sqrt(weight.sum()))
+
+
+def _is_within(settings: Settings, other: Settings) -> bool:
+    """Whether no limit of `settings` is looser than that of `other`."""
+    pairs = (
+        (getattr(one, name) or math.inf for one in (settings, other)) for name in ("sm_mhz", "memory_mhz", "power_w")
+    )
+    return all(limit <= loose for limit, loose in pairs)
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:

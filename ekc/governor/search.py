@@ -32,6 +32,8 @@ MAX_STEP_FACTOR = 2.2
 """Largest lengthening of the next point, as a multiple of the largest one measured so far."""
 MAX_POINTS = 24
 """Most readings in a search, those of the default after the first included."""
+MIN_DEFAULTS = 2
+"""Readings of the default after which a search may end: how far they differ shows their error."""
 MAX_CHOICE_FACTOR = 1.3
 """Largest lengthening of a choice, as a multiple of the largest one measured so far."""
 FIRST_POINT_SLOWDOWN = 0.6
@@ -122,7 +124,7 @@ class LimitSearch:
         is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
         if can_read[choice] and not is_read:
             return int(choice)
-        return len(self.gears) - 1 if len(readings.default_readings) == 1 else None
+        return len(self.gears) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
 
     def _count_readings(self, readings: PhaseReadings) -> int:
         return len(readings.default_readings) - 1 + len(readings.other_readings)
