@@ -172,7 +172,8 @@ def fit_response_curve(
     is_measured = has_slowdown.any() or not len(has_slowdown)
     expected = np.minimum(_make_monotonic(time.mean), bound) if is_measured else bound
     sigma = np.minimum(np.sqrt(time.variance), 0.5 * bound)
-    watts = np.clip(1 + power.mean, 0.05, 1.2)
+    # A tighter limit draws no more power.
+    watts = np.clip(np.minimum.accumulate(1 + power.mean[::-1])[::-1], 0.05, 1.0)
     saving_std = np.hypot(sigma, np.sqrt(power.variance))
     errors = [float(np.median(e)) if len(e) else MIN_ERROR for e in (error, power_error)]
     return ResponseCurve(
