@@ -196,9 +196,11 @@ def fit_response_curve(
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
     reduction = compute_reduction(limit, default_limit)
     power = _fit_robust(reduction, power_change, power_error, prior.power, zero_error=0.0)
-    # Upper bound: all kernels follow the clock. It limits the effect of noise.
+    # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock slows them
+    # further.
     x = compute_lengthening(gears, default_limit)
-    bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
+    is_bounded = control.is_bounded and memory_mhz is None
+    bound = readings.get_default_sm_util() * x if is_bounded else 3 * x
     is_measured = has_slowdown.any() or not len(has_slowdown)
     expected = np.minimum(_make_monotonic(time.predict_mean(x)), bound) if is_measured else bound
     sigma = np.minimum(time.predict_std(x), 0.5 * bound)
