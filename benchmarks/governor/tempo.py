@@ -7,7 +7,8 @@ walk; some pause now and then, and power levels change from iteration to iterati
 traces.py. The period is found in the first `FOUND_S` seconds, as the governor does. Then stretches of 20 to
 160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
 the first and the last, over its seconds. The told error is judged on differences of readings of one unchanged
-job (A/A), each over its told standard error: 68 and 95 % of them should be within 1 and 2.
+job (A/A), each over its told standard error: 68 and 95 % of them should be within 1 and 2. For comparison:
+the period found at first, for all of the job, and the frequency whose harmonics are strongest in each stretch.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from benchmarks.common.script import make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
 from ekc.governor.period.online import assess_recording
+from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
 from ekc.governor.samples import SensorSamples, Values
 from ekc.tables import format_table
 
 FOUND_S = 40.0
 STRETCHES_S = (20.0, 40.0, 80.0, 160.0)
+MAX_STRETCH = 1.05
+"""Largest length of an iteration over that found, as `measure_progress_rate` takes it."""
 MEASURED_S = 640.0
 """Seconds of each job after the period was found."""
 PERIOD_RANGE_S = (0.5, 6.0)
@@ -119,11 +123,14 @@ class TempoReadings:
     told_error: Values
     """Told relative standard error of each."""
     true_rate: Values
+    first_rate: Values
+    """Rate of the period that was found at first, the same for all."""
+    strongest_rate: Values
+    """Frequency whose harmonics are strongest together."""
 
-    @property
-    def error(self) -> Values:
+    def compute_errors(self, rate: Values) -> Values:
         """Relative error of each rate."""
-        return np.abs(self.rate / self.true_rate - 1.0)
+        return np.abs(rate / self.true_rate - 1.0)
 
     def normalise_differences(self) -> Values:
         """Differences of consecutive readings over their told standard errors."""
@@ -136,30 +143,37 @@ def measure_trace(trace: TempoTrace) -> dict[float, TempoReadings] | None:
     begin = float(trace.samples.time_s[0])
     found = assess_recording(trace.cut(begin, begin + FOUND_S))
     source = choose_progress_source(found)
+    first_rate = 1.0 / found.period.seconds
+    _, source = measure_progress_rate(source, found.samples, MAX_STRETCH)
     true_s = FOUND_S / trace.count_iterations(begin, begin + FOUND_S)
     if source.kind != "period" or abs(source.period_s / true_s - 1.0) > 0.1:
         return None
-    return {s: measure_stretches(trace, source, begin + FOUND_S, s) for s in STRETCHES_S}
+    return {s: measure_stretches(trace, source, first_rate, begin + FOUND_S, s) for s in STRETCHES_S}
 
 
 def measure_stretches(
-    trace: TempoTrace, source: ProgressSource, start_s: float, seconds: float
+    trace: TempoTrace, source: ProgressSource, first_rate: float, start_s: float, seconds: float
 ) -> TempoReadings:
     """Consecutive readings of one length, as the governor takes them."""
-    rates, errors, truths = [], [], []
+    rates, errors, truths, strongest = [], [], [], []
     for begin in start_s + seconds * np.arange(int(MEASURED_S / seconds)):
         samples = trace.cut(begin, begin + seconds)
-        rate, source = measure_progress_rate(source, samples, 1.05)
+        rate, source = measure_progress_rate(source, samples, MAX_STRETCH)
         span = float(samples.time_s[0]), float(samples.time_s[-1])
         rates.append(rate.beats)
         errors.append(rate.beats_error)
         truths.append(trace.count_iterations(*span) / (span[1] - span[0]))
-    return TempoReadings(*map(np.array, (rates, errors, truths)))
+        _, rows = interpolate_signals(samples)
+        strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH))
+    firsts = [first_rate] * len(rates)
+    return TempoReadings(*map(np.array, (rates, errors, truths, firsts, strongest)))
 
 
 def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
     """The row of one length of stretch over all jobs."""
-    error = np.concatenate([x.error for x in readings])
+    error = np.concatenate([x.compute_errors(x.rate) for x in readings])
+    first = np.concatenate([x.compute_errors(x.first_rate) for x in readings])
+    strongest = np.concatenate([x.compute_errors(x.strongest_rate) for x in readings])
     told = np.concatenate([x.told_error for x in readings])
     share = np.concatenate([x.normalise_differences() for x in readings])
     is_told, share = np.isfinite(error), share[np.isfinite(share)]
@@ -169,6 +183,8 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
         "told": float(is_told.mean()),
         "median_error": float(np.median(error[is_told])),
         "p90_error": float(np.quantile(error[is_told], 0.9)),
+        "first_median_error": float(np.median(first)),
+        "strongest_median_error": float(np.median(strongest)),
         "median_told_error": float(np.median(told[is_told])),
         "within_1": float(np.mean(share <= 1.0)),
         "within_2": float(np.mean(share <= 2.0)),
@@ -177,8 +193,10 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
 
 def format_rows(rows: list[dict[str, Any]]) -> str:
     """The table of all lengths."""
-    head = ("stretch [s]", "readings", "told", "median error", "90 %", "told error", "A/A in 1 sigma", "in 2")
-    names = ("told", "median_error", "p90_error", "median_told_error", "within_1", "within_2")
+    errors = ("median error", "90 %", "first period", "strongest")
+    head = ("stretch [s]", "readings", "told", *errors, "told error", "A/A in 1 sigma", "in 2")
+    names = ("told", "median_error", "p90_error", "first_median_error", "strongest_median_error")
+    names += ("median_told_error", "within_1", "within_2")
     lines = [(f"{r['seconds']:g}", str(r["readings"]), *(f"{r[n]:.2%}" for n in names)) for r in rows]
     return format_table(head, lines)
 

@@ -50,7 +50,13 @@ class TrackedPeriod:
     """Share of the signals' variance explained by the harmonic series along its phase, 0 to 1."""
 
 
-def normalise_signals(samples: SensorSamples) -> Values:
+def interpolate_signals(samples: SensorSamples) -> tuple[Values, Values]:
+    """(even times, power, SM use and memory use at them, as `_normalise_signals` returns them)."""
+    even = np.arange(samples.time_s[0], samples.time_s[-1], GRID_STEP_S)
+    return even, np.array([np.interp(even, samples.time_s, row) for row in _normalise_signals(samples)])
+
+
+def _normalise_signals(samples: SensorSamples) -> Values:
     """Power, SM use and memory use with mean 0 and standard deviation 1, or 0 if constant: (signals, n)."""
     signals = np.stack([samples.power_w, samples.sm_util, samples.memory_util])
     is_measured = np.isfinite(signals).any(axis=1)
@@ -69,8 +75,8 @@ def find_period_near(
     at = samples.time_s
     if len(at) < MIN_READINGS or at[-1] - at[0] < 1.8 * expected_s * min_ratio:
         return None
-    even, rows = _interpolate_evenly(at, normalise_signals(samples))
-    first_s = _find_strongest_period(rows, expected_s, min_ratio, max_ratio)
+    even, rows = interpolate_signals(samples)
+    first_s = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
     followed = _follow_phase(even, rows, first_s)
     # The means at both ends are over less than a period.
     half = int(first_s / GRID_STEP_S / 2)
@@ -85,12 +91,6 @@ def find_period_near(
     return TrackedPeriod(
         seconds, slow, fast, count_error / turned, _compute_clarity(followed.turns, rows, seconds)
     )
-
-
-def _interpolate_evenly(at: Values, rows: Values) -> tuple[Values, Values]:
-    """(even times, rows at them)."""
-    even = np.arange(at[0], at[-1], GRID_STEP_S)
-    return even, np.array([np.interp(even, at, row) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,12 @@ def _estimate_timing_variance(turns: Values, seconds: float, parts: int) -> floa
     """Variance of timing per second, from differences of the periods of consecutive parts; NaN where a part
     holds less than a period."""
     width = (len(turns) - 1) // parts
-    if width * GRID_STEP_S < seconds:
+    width_s = width * GRID_STEP_S
+    if width_s < seconds:
         return float("nan")
     shift_s = seconds * (turns[2 * width :] - 2.0 * turns[width:-width] + turns[: -2 * width])
-    return float(np.mean(shift_s**2) / (2.0 * width * GRID_STEP_S))
+    # Turns are means over a period around each time, which leaves this much of a random walk's differences.
+    return float(np.mean(shift_s**2) / (2.0 * width_s - seconds))
 
 
 def _compute_clarity(turns: Values, rows: Values, period_s: float) -> float:
@@ -174,7 +176,7 @@ def _count_harmonics(period_s: float) -> int:
     return int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * period_s)))
 
 
-def _find_strongest_period(rows: Values, expected_s: float, min_ratio: float, max_ratio: float) -> float:
+def find_strongest_period(rows: Values, expected_s: float, min_ratio: float, max_ratio: float) -> float:
     """The period whose harmonics have most power together."""
     harmonics = _count_harmonics(expected_s)
     bin_hz, power = _compute_spectrum(rows, harmonics)

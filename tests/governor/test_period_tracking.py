@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.progress_rate import ProgressKind, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.progress_rate import (
+    MIN_CLARITY,
+    ProgressKind,
+    ProgressSource,
+    StepMark,
+    measure_progress_rate,
+)
 from ekc.governor.samples import SensorSamples
 
 
@@ -113,6 +121,29 @@ def test_told_error_covers_readings_of_an_unchanged_job(memory: float, least: fl
         shares += (np.abs(np.diff(beats)) / np.hypot(errors[1:], errors[:-1])).tolist()
     assert least < np.mean(np.array(shares) < 1) < most
     assert np.mean(np.array(shares) < 2) > least + 0.25
+
+
+def test_phase_that_runs_away_is_no_period() -> None:
+    """A job with iterations of 18 s was once told to repeat 3.5 s in 10 s: the phase of a harmonic that is
+    not in the signals followed those that are."""
+    for seed, period in enumerate((2.2, 5.0, 7.3, 18.0)):
+        observed = find_period_near(make_trace(period, 60.0, seed), 3.5, 0.95, 1.05)
+        assert observed.clarity < MIN_CLARITY / 2
+
+
+def test_pauses_are_an_error_of_the_count() -> None:
+    """A pause as long as an iteration has no pattern; the phase counts it as one iteration, or as none."""
+    for seed in range(12):
+        whole = make_trace(2.0, 60.0, seed)
+        is_paused = (whole.time_s > 22.0) & (whole.time_s < 26.0)
+        columns = {
+            name: np.where(is_paused, 0.0, getattr(whole, name)) for name in ("sm_util", "memory_util")
+        }
+        watts = np.where(is_paused, 60.0, whole.power_w)
+        observed = find_period_near(replace(whole, power_w=watts, **columns), 2.0, 0.9, 1.1)
+        true_s = 2.0 * 60.0 / 56.0
+        assert abs(observed.seconds / true_s - 1) < 2.5 * observed.count_error
+        assert find_period_near(whole, 2.0, 0.9, 1.1).count_error == 0.0
 
 
 def test_noise_has_no_clear_tracked_period() -> None:
