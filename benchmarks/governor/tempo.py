@@ -8,7 +8,7 @@ traces.py. The period is found in the first `FOUND_S` seconds, as the governor d
 160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
 the first and the last, over its seconds. The told error is judged on differences of readings of one unchanged
 job (A/A), each over its told standard error: 68 and 95 % of them should be within 1 and 2. For comparison:
-the period found at first, for all of the job, and the frequency whose harmonics are strongest in each stretch.
+the period found at first, for all of the job; and the frequency whose harmonics are strongest in a stretch.
 """
 
 from __future__ import annotations

@@ -150,9 +150,8 @@ def _measure_beats(
 def _estimate_period_error(source: ProgressSource, seconds: float) -> float:
     """Relative standard error of the mean period over so many seconds, as another such stretch shows it.
 
-    Iterations that jitter give parts of any length the same variance of timing per second. The part of it that
-    comes from a slow wander of their length grows with the square of the length, from sixths and thirds to the
-    whole.
+    Iterations that jitter give parts of any length the same variance of timing per second. What a slow wander
+    of their length adds grows with the square of the part, from sixths and thirds to the whole.
     """
     slow, fast = source.timing_variance.variance_per_s, source.fast_variance.variance_per_s
     wander = max(0.0, slow - fast) / (1 / 3**2 - 1 / 6**2)

@@ -196,8 +196,8 @@ def fit_response_curve(
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
     reduction = compute_reduction(limit, default_limit)
     power = _fit_robust(reduction, power_change, power_error, prior.power, zero_error=0.0)
-    # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock slows them
-    # further.
+    # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock may slow
+    # them further.
     x = compute_lengthening(gears, default_limit)
     is_bounded = control.is_bounded and memory_mhz is None
     bound = readings.get_default_sm_util() * x if is_bounded else 3 * x

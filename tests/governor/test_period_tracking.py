@@ -124,8 +124,8 @@ def test_told_error_covers_readings_of_an_unchanged_job(memory: float, least: fl
 
 
 def test_phase_that_runs_away_is_no_period() -> None:
-    """A job with iterations of 18 s was once told to repeat 3.5 s in 10 s: the phase of a harmonic that is
-    not in the signals followed those that are."""
+    """In iterations of 18 s a period near 3.5 s was once followed to 10 s: the phase of a harmonic that is
+    not in the signals follows those that are."""
     for seed, period in enumerate((2.2, 5.0, 7.3, 18.0)):
         observed = find_period_near(make_trace(period, 60.0, seed), 3.5, 0.95, 1.05)
         assert observed.clarity < MIN_CLARITY / 2
