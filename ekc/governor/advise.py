@@ -17,9 +17,9 @@ from ekc.governor import phase as phases
 from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
-from ekc.governor.job_meter import JobEnded, JobMeter
+from ekc.governor.job_meter import WORK_POLL_S, JobEnded, JobMeter
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel
+from ekc.governor.phase import Phase, ResponseModel
 from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings

@@ -45,7 +45,9 @@ def compute_affordable_slowdown(
     promised for every step: fast steps do not allow slower ones."""
     share = 0.0
     if elapsed_s > 0:
-        share = float(add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s, is_checked=True))
+        share = float(
+            add_uncertainty_margin(loss.seconds / elapsed_s, loss.error / elapsed_s, is_checked=True)
+        )
     default_s = elapsed_s - loss.seconds
     spare = policy.max_slowdown * (default_s + remaining_s) - share * elapsed_s
     return float(np.clip(spare / max(remaining_s, 1.0), 0.0, policy.max_slowdown))

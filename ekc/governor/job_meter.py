@@ -7,7 +7,8 @@ from functools import reduce
 
 import numpy as np
 
-from ekc.governor.event_records import Applied, EventCallback
+from ekc.governor.change_detection import has_work
+from ekc.governor.event_records import Applied, EventCallback, Idled, Resumed
 from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
@@ -18,6 +19,8 @@ SETTLE_S = 2.0
 MAX_EXTENSION = 2.5
 """Longest reading, as a multiple of its first length."""
 MAX_READING_S = 60.0
+WORK_POLL_S = 2.0
+"""Seconds between two checks whether an idle job works again."""
 
 
 TotalsBySettings = dict[Settings, float]
@@ -73,6 +76,17 @@ class JobMeter:
             self._taken_limits = taken
             raise LimitTaken("others have set limits of the GPU")
         return samples
+
+    def wait_while_idle(self) -> None:
+        """Wait until work resumes; limits stay as they are, so that it is not slowed. The pause is of no
+        account."""
+        began, account = self.probe.now(), (self.seconds_by_settings, self.joules_by_settings)
+        self.switch_account({}, {})
+        self.on_event(Idled(began))
+        while not has_work(self.record(WORK_POLL_S)):
+            pass
+        self.switch_account(*account)
+        self.on_event(Resumed(self.probe.now(), self.probe.now() - began))
 
     def set_limits(self, settings: Settings, why: str) -> None:
         """Set limits and wait until they take effect; nothing to do where they are set already."""

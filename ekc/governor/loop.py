@@ -30,9 +30,9 @@ from ekc.governor.event_records import (
     Started,
 )
 from ekc.governor.job_limits import LimitMissed, explain_missed_cap, make_phase_policy
-from ekc.governor.job_meter import JobEnded, JobMeter, TotalsBySettings, WatchedStretch
+from ekc.governor.job_meter import WORK_POLL_S, JobEnded, JobMeter, TotalsBySettings, WatchedStretch
 from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import WORK_POLL_S, Phase, ResponseModel, run_search
+from ekc.governor.phase import Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
@@ -273,7 +273,7 @@ class _ControlLoop:
             look_s = phase.compute_look_s()
             samples = self._meter.record(look_s)
             if phase.is_idle(samples):
-                self._wait_while_idle()
+                self._meter.wait_while_idle()
                 stretch = WatchedStretch(self._probe)
                 continue
             beat_monitor.add_look(self._probe.now(), phase.track_period(samples))
@@ -335,7 +335,7 @@ class _ControlLoop:
         while self._probe.now() < end_s:
             samples = self._meter.record(window_s)
             if phase.is_idle(samples):
-                self._wait_while_idle()
+                self._meter.wait_while_idle()
                 return 0.0
             beat_monitor.add_look(self._probe.now(), phase.track_period(samples))
             distance = detector.measure_distance(samples)
@@ -343,17 +343,6 @@ class _ControlLoop:
                 return 0.0
             smallest = min(smallest, distance)
         return smallest
-
-    def _wait_while_idle(self) -> None:
-        """Wait until work resumes; limits stay as they are, so that it is not slowed."""
-        began, meter = self._probe.now(), self._meter
-        account = (meter.seconds_by_settings, meter.joules_by_settings)
-        meter.switch_account({}, {})
-        self._on_event(Idled(began))
-        while not has_work(self._meter.record(WORK_POLL_S)):
-            pass
-        meter.switch_account(*account)
-        self._on_event(Resumed(self._probe.now(), self._probe.now() - began))
 
     def _check_choice(self, phase: Phase, stretch: WatchedStretch, gap_s: float) -> CheckVerdict:
         """Check a choice by A/B/A: a reading of the choice, then of the default; the choice again after."""

@@ -1,16 +1,18 @@
 """Tracking of a known period under other clocks, to a fraction of a percent.
 
 `detect_period` finds a period without prior knowledge. Another stretch of the same job is then searched only
-near it, with a resolution much finer than a bin of an FFT: the search is for the harmonic series with most
-of the signals' power, in a spectrum padded so far that all harmonics of a bin are bins.
+near it: for the harmonic series with most of the signals' power, in a spectrum padded so far that all
+harmonics of a bin are bins. Iterations differ in length, so that no single frequency is their mean rate.
+The phase of the strongest harmonic is therefore followed through the stretch, and the rate is the number of
+turns between its ends over the time between them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekc.governor.samples import SensorSamples, Values
 
@@ -22,8 +24,12 @@ MAX_BIN_WIDTH = 0.2
 GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
 MIN_READINGS = 32
-BLOCK_COUNT = 5
-"""Number of blocks whose phases give the variance of timing."""
+MAX_PHASE_STEP = 0.05
+"""Standard deviation of the change of a harmonic's phase over a period, in turns, of a steady one."""
+MAX_OUTSIDE = 0.05
+"""Share by which the mean period may lie outside the range in which the strongest frequency is searched."""
+FAINT_SHARE = 0.2
+"""Amplitude of a harmonic, as a share of its median, below which its phase may gain or lose a turn unseen."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,26 @@ class TrackedPeriod:
     """A period found near the expected one."""
 
     seconds: float
+    """Mean period over the stretch."""
     timing_variance_per_s: float
-    """Variance of the period's timing in seconds squared per second; NaN where the stretch is too short."""
+    """Variance of the period's timing in seconds squared per second, from thirds of the stretch; NaN where
+    they are shorter than a period."""
+    fast_variance_per_s: float
+    """The same from sixths of the stretch: smaller where the length of iterations wanders slowly."""
+    count_error: float
+    """Standard deviation of the number of periods in the stretch, from moments at which the pattern was
+    faint, over that number."""
     clarity: float
-    """Share of the signals' variance explained by the harmonic series, 0 to 1."""
+    """Share of the signals' variance explained by the harmonic series along its phase, 0 to 1."""
 
 
-def normalise_signals(samples: SensorSamples) -> Values:
+def interpolate_signals(samples: SensorSamples) -> tuple[Values, Values]:
+    """(even times, power, SM use and memory use at them, as `_normalise_signals` returns them)."""
+    even = np.arange(samples.time_s[0], samples.time_s[-1], GRID_STEP_S)
+    return even, np.array([np.interp(even, samples.time_s, row) for row in _normalise_signals(samples)])
+
+
+def _normalise_signals(samples: SensorSamples) -> Values:
     """Power, SM use and memory use with mean 0 and standard deviation 1, or 0 if constant: (signals, n)."""
     signals = np.stack([samples.power_w, samples.sm_util, samples.memory_util])
     is_measured = np.isfinite(signals).any(axis=1)
@@ -56,56 +75,130 @@ def find_period_near(
     at = samples.time_s
     if len(at) < MIN_READINGS or at[-1] - at[0] < 1.8 * expected_s * min_ratio:
         return None
-    rows = normalise_signals(samples)
-    seconds, explained = _find_best_period(at, rows, expected_s, min_ratio, max_ratio)
-    return TrackedPeriod(seconds, _estimate_timing_variance(at, rows, seconds), explained)
+    even, rows = interpolate_signals(samples)
+    first_s = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
+    followed = _follow_phase(even, rows, first_s)
+    # The means at both ends are over less than a period.
+    half = int(first_s / GRID_STEP_S / 2)
+    inside = followed.turns[half : len(even) - half]
+    turned = float(inside[-1] - inside[0])
+    seconds = GRID_STEP_S * (len(inside) - 1) / turned if turned > 0 else float("inf")
+    if not min_ratio * (1 - MAX_OUTSIDE) <= seconds / expected_s <= max_ratio * (1 + MAX_OUTSIDE):
+        # Where the period is not in the signals, the phase follows another pattern or noise.
+        return TrackedPeriod(first_s, float("nan"), float("nan"), float("nan"), 0.0)
+    slow, fast = (_estimate_timing_variance(inside, seconds, parts) for parts in (3, 6))
+    count_error = _estimate_count_error(followed.amplitude[half : len(even) - half]) / followed.harmonic
+    return TrackedPeriod(
+        seconds, slow, fast, count_error / turned, _compute_clarity(followed.turns, rows, seconds)
+    )
 
 
-def _estimate_timing_variance(at: Values, rows: Values, seconds: float) -> float:
-    """Variance of timing per second, from phase differences between consecutive blocks of whole periods."""
-    periods = int((at[-1] - at[0]) / seconds)
-    length = seconds * max(1, periods // BLOCK_COUNT)
-    count = int((at[-1] - at[0]) / length)
-    if count < 3:
+@dataclass(frozen=True)
+class _FollowedPhase:
+    """Phase of a period through a stretch; arrays of (n,)."""
+
+    turns: Values
+    """Turns of the period at each time."""
+    harmonic: int
+    """Number of the harmonic whose phase was followed."""
+    amplitude: Values
+    """Amplitude of that harmonic around each time."""
+
+
+def _follow_phase(even: Values, rows: Values, period_s: float) -> _FollowedPhase:
+    """Follow the phase of one harmonic of a period.
+
+    Of the harmonics whose phase is steady the one is taken that shows time best, by power times frequency
+    squared; the strongest one where none is steady.
+    """
+    width = min(max(1, int(period_s / GRID_STEP_S)), len(even) // 2)
+    best, found = (False, -1.0), None
+    for harmonic in range(1, _count_harmonics(period_s) + 1):
+        turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
+        wave = _combine_rows(_average_around(turning, period_s / GRID_STEP_S))
+        phase: Values = np.unwrap(np.angle(wave)) / (2 * np.pi)
+        amplitude: Values = np.abs(wave)
+        power = float(amplitude @ amplitude)
+        is_steady = float(np.std(phase[width:] - phase[:-width])) < MAX_PHASE_STEP
+        merit = (is_steady, power * harmonic**2 if is_steady else power)
+        if found is None or merit > best:
+            turns = even / period_s + phase / harmonic
+            best, found = merit, _FollowedPhase(turns, harmonic, amplitude)
+    assert found is not None
+    return found
+
+
+def _average_around(rows: NDArray[np.complex128], width: float) -> NDArray[np.complex128]:
+    """Means over `width` points around each point, with parts of the outer ones; of fewer at the ends."""
+    count = rows.shape[1]
+    total = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
+    middle, edges = np.arange(count) + 0.5, np.arange(count + 1)
+    first, last = (middle - width / 2).clip(0, count), (middle + width / 2).clip(0, count)
+    sums = [np.interp(last, edges, row) - np.interp(first, edges, row) for row in total]
+    means: NDArray[np.complex128] = np.array(sums) / (last - first)
+    return means
+
+
+def _combine_rows(rows: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """The strongest common part of complex rows."""
+    _, directions = np.linalg.eigh(rows @ rows.conj().T)
+    combined: NDArray[np.complex128] = directions[:, -1].conj() @ rows
+    return combined
+
+
+def _estimate_count_error(amplitude: Values) -> float:
+    """Standard deviation of the number of turns: about one for each time at which the amplitude was faint."""
+    is_faint = amplitude < FAINT_SHARE * np.median(amplitude)
+    return float(np.sqrt(np.count_nonzero(np.diff(is_faint, prepend=False) & is_faint)))
+
+
+def _estimate_timing_variance(turns: Values, seconds: float, parts: int) -> float:
+    """Variance of timing per second, from differences of the periods of consecutive parts; NaN where a part
+    holds less than a period."""
+    width = (len(turns) - 1) // parts
+    width_s = width * GRID_STEP_S
+    if width_s < seconds:
         return float("nan")
-    harmonics = np.arange(1, int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * seconds))) + 1)
-    power = [(np.abs(rows @ np.exp(-2j * np.pi * at * m / seconds)) ** 2).sum() for m in harmonics]
-    turn = rows * np.exp(-2j * np.pi * at * harmonics[int(np.argmax(power))] / seconds)
-    edges = np.searchsorted(at, at[0] + length * np.arange(count + 1))
-    blocks = np.array([turn[:, a:b].sum(axis=1) for a, b in pairwise(edges)])
-    phase_shift = np.angle((blocks[1:] * blocks[:-1].conj()).sum(axis=1))
-    shift_s = phase_shift / (2 * np.pi * harmonics[int(np.argmax(power))]) * seconds
-    return float(np.mean(shift_s**2) / length)
+    shift_s = seconds * (turns[2 * width :] - 2.0 * turns[width:-width] + turns[: -2 * width])
+    # Turns are means over a period around each time, which leaves this much of a random walk's differences.
+    return float(np.mean(shift_s**2) / (2.0 * width_s - seconds))
 
 
-def _find_best_period(
-    at: Values, rows: Values, expected_s: float, min_ratio: float, max_ratio: float
-) -> tuple[float, float]:
-    """(period whose harmonics explain most of the variance, share of variance)."""
-    harmonics = int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * expected_s)))
-    bin_hz, power = _compute_spectrum(at, rows, harmonics)
+def _compute_clarity(turns: Values, rows: Values, period_s: float) -> float:
+    """Share of the variance of rows that harmonics of the phase explain."""
+    harmonics = np.arange(1, _count_harmonics(period_s) + 1)
+    waves = np.exp(-2j * np.pi * harmonics[:, None] * turns)
+    varying_count = max(1, int((rows.std(axis=1) > 0).sum()))
+    return min(1.0, float(2.0 * (np.abs(rows @ waves.T / rows.shape[1]) ** 2).sum() / varying_count))
+
+
+def _count_harmonics(period_s: float) -> int:
+    return int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * period_s)))
+
+
+def find_strongest_period(rows: Values, expected_s: float, min_ratio: float, max_ratio: float) -> float:
+    """The period whose harmonics have most power together."""
+    harmonics = _count_harmonics(expected_s)
+    bin_hz, power = _compute_spectrum(rows, harmonics)
     low = max(1, int(np.floor(1 / (expected_s * max_ratio) / bin_hz)))
     high = int(np.ceil(1 / (expected_s * min_ratio) / bin_hz))
     bins = np.arange(low, min(high, (len(power) - 1) // harmonics) + 1)
     if not len(bins):
-        return expected_s, 0.0
-    explained = power[bins[None, :] * np.arange(1, harmonics + 1)[:, None]].sum(axis=0)
-    best = int(explained.argmax())
+        return expected_s
+    total = power[bins[None, :] * np.arange(1, harmonics + 1)[:, None]].sum(axis=0)
+    best = int(total.argmax())
     shift = 0.0
     if 0 < best < len(bins) - 1:
-        left, mid, right = explained[best - 1 : best + 2]
+        left, mid, right = total[best - 1 : best + 2]
         shift = float(np.clip(0.5 * (left - right) / min(left - 2 * mid + right, -1e-12), -0.5, 0.5))
-    return 1 / (bin_hz * (float(bins[best]) + shift)), float(explained[best])
+    return 1 / (bin_hz * (float(bins[best]) + shift))
 
 
-def _compute_spectrum(at: Values, rows: Values, harmonics: int) -> tuple[float, Values]:
-    """(width of a bin in hertz, share of variance in each bin); harmonics of a bin are bins."""
-    even = np.arange(at[0], at[-1], GRID_STEP_S)
-    values = np.array([np.interp(even, at, row) for row in rows])
-    varying_count = max(1, int((values.std(axis=1) > 0).sum()))
+def _compute_spectrum(values: Values, harmonics: int) -> tuple[float, Values]:
+    """(width of a bin in hertz, power in each bin); harmonics of a bin are bins."""
+    count = values.shape[1]
     # The stretch is no whole number of periods; a taper keeps its ends from biasing the frequency.
-    taper = np.sin(np.pi * (np.arange(len(even)) + 0.5) / len(even))
-    values = values * taper / taper.mean()
-    size = 1 << int(np.ceil(np.log2(len(even) * harmonics / MAX_BIN_WIDTH)))
-    power = (np.abs(np.fft.rfft(values, size, axis=1)) ** 2).sum(axis=0)
-    return 1 / (size * GRID_STEP_S), np.asarray(2 * power / (len(even) ** 2 * varying_count))
+    taper = np.sin(np.pi * (np.arange(count) + 0.5) / count)
+    size = 1 << int(np.ceil(np.log2(count * harmonics / MAX_BIN_WIDTH)))
+    power: Values = (np.abs(np.fft.rfft(values * taper, size, axis=1)) ** 2).sum(axis=0)
+    return 1 / (size * GRID_STEP_S), power

@@ -12,7 +12,7 @@ import numpy as np
 from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
 from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
-from ekc.governor.job_meter import JobMeter, TotalsBySettings, make_reading
+from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
 from ekc.governor.job_reading import NOT_MEASURED, JobReading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
@@ -43,8 +43,6 @@ MIN_IDLE_S = 8.0
 IDLE_PERIODS = 1.5
 MAX_TRIES = 2
 """Readings that are tried where other work disturbs them."""
-WORK_POLL_S = 2.0
-"""Seconds between two checks whether an idle job works again."""
 MIN_CONFIRMATIONS = 3
 """Readings at the default that must agree on a period before it counts as confirmed."""
 MIN_LOOK_S = 10.0
@@ -218,8 +216,8 @@ def measure_settings(meter: JobMeter, phase: Phase, settings: Settings, purpose:
             phase.progress = source
             add_reading(meter, phase, reading, purpose)
             return True
-        while not has_work(meter.record(WORK_POLL_S)):
-            pass
+        if not has_work(meter.record(WORK_POLL_S)):
+            meter.wait_while_idle()
     return False
 
 

@@ -63,6 +63,8 @@ class ProgressSource:
     verdict: str = "aperiodic"
     timing_variance: VarianceRate = VarianceRate()
     """Variance of the timing of steps or periods (`TrackedPeriod.timing_variance_per_s`)."""
+    fast_variance: VarianceRate = VarianceRate()
+    """`TrackedPeriod.fast_variance_per_s`; not used for steps."""
     bytes_variance: VarianceRate = VarianceRate()
     """Relative variance of the bytes per busy second."""
     power_variance: VarianceRate = VarianceRate()
@@ -90,7 +92,7 @@ def choose_progress_source(found: PeriodRecording) -> ProgressSource:
         tracked = find_period_near(samples, period.seconds, 0.9, 1.1)
         if tracked is not None and tracked.clarity >= MIN_CLARITY:
             usual = VarianceRate(DEFAULT_JITTER**2 * tracked.seconds, 1)
-            return ProgressSource("period", tracked.seconds, period.verdict, usual)
+            return ProgressSource("period", tracked.seconds, period.verdict, usual, usual)
     memory_util = finite_mean(samples.memory_util)
     return ProgressSource("throughput" if memory_util >= MIN_MEMORY_UTIL else "none", verdict=period.verdict)
 
@@ -135,11 +137,28 @@ def _measure_beats(
     found = find_period_near(samples, source.period_s, 0.95, 1.05 * max_stretch)
     if found is None or found.clarity < MIN_CLARITY / 2:
         return ProgressRate(), source
-    source = replace(source, timing_variance=source.timing_variance.add_stretch(found.timing_variance_per_s))
-    error = max(
-        MIN_RATE_ERROR, source.timing_variance.compute_error(float(samples.time_s[-1] - samples.time_s[0]))
+    source = replace(
+        source,
+        timing_variance=source.timing_variance.add_stretch(found.timing_variance_per_s),
+        fast_variance=source.fast_variance.add_stretch(found.fast_variance_per_s),
     )
+    error = _estimate_period_error(source, float(samples.time_s[-1] - samples.time_s[0]))
+    error = float(np.hypot(error, found.count_error))
     return ProgressRate(beats=1 / found.seconds, beats_error=error, period_s=found.seconds), source
+
+
+def _estimate_period_error(source: ProgressSource, seconds: float) -> float:
+    """Relative standard error of the mean period over so many seconds, as another such stretch shows it.
+
+    Iterations that jitter give parts of any length the same variance of timing per second. What a slow wander
+    of their length adds grows with the square of the part, from sixths and thirds to the whole.
+    """
+    slow, fast = source.timing_variance.variance_per_s, source.fast_variance.variance_per_s
+    wander = max(0.0, slow - fast) / (1 / 3**2 - 1 / 6**2)
+    variance = slow + min(wander, 3**2 * slow) * (1 - 1 / 3**2)
+    # A variance from few stretches is itself uncertain.
+    few = 1.0 + 2.0 / max(1, source.timing_variance.stretch_count)
+    return max(MIN_RATE_ERROR, float(np.sqrt(few * variance / seconds)))
 
 
 def _measure_step_rate(

@@ -142,7 +142,9 @@ class PhaseReadings:
         for group in groups.values():
             if len(group) > 1:
                 value, error, at_s = np.array(group).T
-                variance = np.maximum(error, MIN_ERROR / 2) ** 2 + (drift_per_s * (at_s - np.median(at_s))) ** 2
+                variance = (
+                    np.maximum(error, MIN_ERROR / 2) ** 2 + (drift_per_s * (at_s - np.median(at_s))) ** 2
+                )
                 mean = (value / variance).sum() / (1 / variance).sum()
                 squares += float(((value / mean - 1) ** 2 / variance).sum())
                 degrees += len(group) - 1
@@ -177,7 +179,8 @@ class PhaseReadings:
 def _is_within(settings: Settings, other: Settings) -> bool:
     """Whether no limit of `settings` is looser than that of `other`."""
     pairs = (
-        (getattr(one, name) or math.inf for one in (settings, other)) for name in ("sm_mhz", "memory_mhz", "power_w")
+        (getattr(one, name) or math.inf for one in (settings, other))
+        for name in ("sm_mhz", "memory_mhz", "power_w")
     )
     return all(limit <= loose for limit, loose in pairs)
 

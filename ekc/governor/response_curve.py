@@ -19,6 +19,7 @@ from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import MIN_ERROR, PhaseReadings
 from ekc.governor.samples import Values
 
+
 @dataclass(frozen=True)
 class ControlVariable:
     """A limit that is searched, and the prior of its effect.
@@ -167,8 +168,10 @@ def fit_response_curve(
     power = fit_robust_curve(
         compute_reduction(limit, default_limit), power_change, power_error, reduction, prior.power
     )
-    # Upper bound: all kernels follow the clock. It limits the effect of noise.
-    bound = readings.get_default_sm_util() * x if control.is_bounded else 3 * x
+    # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock may slow
+    # them further.
+    is_bounded = control.is_bounded and memory_mhz is None
+    bound = readings.get_default_sm_util() * x if is_bounded else 3 * x
     is_measured = has_slowdown.any() or not len(has_slowdown)
     expected = np.minimum(_make_monotonic(time.mean), bound) if is_measured else bound
     sigma = np.minimum(np.sqrt(time.variance), 0.5 * bound)
@@ -176,9 +179,7 @@ def fit_response_curve(
     watts = np.clip(np.minimum.accumulate(1 + power.mean[::-1])[::-1], 0.05, 1.0)
     saving_std = np.hypot(sigma, np.sqrt(power.variance))
     errors = [float(np.median(e)) if len(e) else MIN_ERROR for e in (error, power_error)]
-    return ResponseCurve(
-        gears, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors
-    )
+    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors)
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:

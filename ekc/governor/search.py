@@ -43,8 +43,6 @@ UNBOUNDED_FIRST_X = 0.2
 READING_COST_PER_S = 5e-5
 """Least expected gain of a reading, as a share of the energy, for each second that it takes: a twentieth of the
 energy, lost for the time of the reading, in a job that goes on for 15 minutes."""
-UNSPENT_SHARE = 0.5
-"""Share of the budget below which a slowdown leaves room for a lower gear, whatever the curve expects of it."""
 REPEATS = (1, 2, 4)
 """Numbers of readings whose gain is estimated: several may be needed to change the choice."""
 
@@ -84,12 +82,16 @@ class LimitSearch:
         """The best gear near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
         lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
-        return self._get_gear_if_better(readings, response, max(response.choose_index(self.policy, self.is_checked), lowest))
+        return self._get_gear_if_better(
+            readings, response, max(response.choose_index(self.policy, self.is_checked), lowest)
+        )
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear within the budget, however far from the readings; None where the default is best."""
         response = self.fit_response(readings)
-        return self._get_gear_if_better(readings, response, response.choose_index(self.policy, self.is_checked))
+        return self._get_gear_if_better(
+            readings, response, response.choose_index(self.policy, self.is_checked)
+        )
 
     def _get_gear_if_better(
         self, readings: PhaseReadings, response: ResponseCurve, place: int
@@ -126,20 +128,7 @@ class LimitSearch:
         is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
         if can_read[choice] and not is_read:
             return int(choice)
-        if (lower := self._propose_unspent(readings, response, choice)) is not None:
-            return lower
         return len(self.gears) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
-
-    def _propose_unspent(self, readings: PhaseReadings, response: ResponseCurve, choice: int) -> int | None:
-        """A gear below all those measured, while these cost hardly any time and no energy: the limit may not bind
-        yet, as where power or heat slows a card down more than the limit does."""
-        if self.policy.objective != "energy":
-            return None
-        place = int(np.searchsorted(self.gears, self.list_tried_gears(readings).min()))
-        is_slow = response.slowdown[place] > UNSPENT_SHARE * self.policy.max_slowdown
-        is_worse = response.saving[place] + 2 * response.saving_std[place] < max(0.0, response.saving[choice])
-        lower = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
-        return None if is_slow or is_worse or lower == place else lower
 
     def _count_readings(self, readings: PhaseReadings) -> int:
         return len(readings.default_readings) - 1 + len(readings.other_readings)
@@ -171,7 +160,9 @@ class LimitSearch:
             spread = np.hypot(time, power)
             if policy.objective == "energy":
                 after = np.sqrt(np.maximum(response.slowdown_std**2 - time**2, 0.0))
-                allowed = _compute_normal_share((room - add_uncertainty_margin(0.0, after, self.is_checked)) / time)
+                allowed = _compute_normal_share(
+                    (room - add_uncertainty_margin(0.0, after, self.is_checked)) / time
+                )
             else:
                 allowed = _compute_normal_share(room / spread)
             ratio = advantage / spread

@@ -24,6 +24,7 @@ from benchmarks.governor.cost import measure_cost
 from benchmarks.governor.period import JudgedTrace, make_row
 from benchmarks.governor.predict import BoostedModel
 from benchmarks.governor.replay import read_zeus
+from benchmarks.governor.tempo import make_tempo_trace
 from benchmarks.governor.traces import Load, make_aperiodic_trace, make_periodic_trace
 from ekc.errors import InvalidInput
 from ekc.governor import Period
@@ -175,6 +176,25 @@ def test_verdicts_follow_from_the_figures(run: Run) -> None:
     assert figures["partial_rows"][-1]["traces"] == 9
     for x in figures["aperiodic_rows"] + figures["multiple_rows"]:
         assert sum(x[v] for v in ("periodic", "multiple", "aperiodic", "too_short")) == pytest.approx(1.0)
+
+
+def test_tempo_is_judged_by_the_true_number_of_iterations(run: Run) -> None:
+    text, figures = run("governor.tempo", "--jobs", "3", "--seed", "5")
+    assert "simulated" in text
+    assert 0 < figures["found"] <= 3
+    for row in figures["rows"]:
+        assert row["readings"] == figures["found"] * int(640 / row["seconds"])
+        assert 0 < row["median_error"] <= row["p90_error"]
+        assert row["within_1"] <= row["within_2"] <= 1
+
+
+def test_iterations_are_counted_without_pauses() -> None:
+    trace = make_tempo_trace(3)
+    begins, ends = trace.edge_s[::2], trace.edge_s[1::2]
+    assert (ends > begins).all()
+    assert (begins[1:] >= ends[:-1]).all()
+    assert trace.count_iterations(begins[4], ends[8]) == pytest.approx(5.0)
+    assert trace.count_iterations(ends[4], begins[5]) == pytest.approx(0.0)
 
 
 def test_wrong_and_missing_periods_count_as_off() -> None:

@@ -283,6 +283,7 @@ GOVERNOR_SCRIPTS = (
     "objectives",
     "period",
     "replay",
+    "tempo",
 )
 """Scripts that tests/benchmarks/test_governor.py runs."""
 

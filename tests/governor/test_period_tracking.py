@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.progress_rate import ProgressKind, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.progress_rate import (
+    MIN_CLARITY,
+    ProgressKind,
+    ProgressSource,
+    StepMark,
+    measure_progress_rate,
+)
 from ekc.governor.samples import SensorSamples
 
 
@@ -58,6 +66,84 @@ def test_irregular_beat_has_a_larger_variance() -> None:
     assert wander[1] > 20 * wander[0]
     # The variance of timing is 0.08^2 s^2 per second; blocks of several periods show a little less.
     assert 0.2 < wander[1] / 0.08**2 < 3
+
+
+def make_wandering_trace(seed: int, seconds: float) -> tuple[SensorSamples, np.ndarray]:
+    """(readings, start of each iteration): lengths of about a second wander by 3 % within a minute."""
+    rng = np.random.default_rng(seed)
+    count = int(1.5 * seconds) + 9
+    walk = np.zeros(count)
+    for n in range(1, count):
+        walk[n] = 0.984 * walk[n - 1] + 0.03 * np.sqrt(1 - 0.984**2) * rng.standard_normal()
+    edges = np.cumsum(np.exp(walk + 0.02 * rng.standard_normal(count)))
+    edges -= edges[0]
+    at = np.arange(0.1, seconds, 0.1)
+    busy = np.interp(at, edges, np.arange(count)) % 1 < 0.6
+    columns = (np.where(busy, 300.0, 120.0), np.where(busy, 100.0, 20.0), np.where(busy, 60.0, 5.0))
+    noisy = (column + rng.normal(0, 3, len(at)) for column in columns)
+    return SensorSamples(at, *noisy, np.full(len(at), 1500.0)), edges
+
+
+@pytest.mark.parametrize("seconds", [40.0, 160.0])
+def test_mean_period_of_wandering_iterations_is_exact(seconds: float) -> None:
+    """The strongest frequency of such a stretch was off by 1 % in the median, in long ones more."""
+    off = []
+    for seed in range(20):
+        samples, edges = make_wandering_trace(seed, seconds)
+        span = samples.time_s[-1] - samples.time_s[0]
+        done = np.ptp(np.interp(samples.time_s[[0, -1]], edges, np.arange(len(edges))))
+        off.append(abs(find_period_near(samples, 1.0, 0.9, 1.1).seconds * done / span - 1))
+    assert np.median(off) < 0.15 / seconds
+    assert max(off) < 0.6 / seconds
+
+
+@pytest.mark.parametrize(("memory", "least", "most"), [(0.0, 0.55, 0.95), (0.98, 0.40, 0.90)])
+def test_told_error_covers_readings_of_an_unchanged_job(memory: float, least: float, most: float) -> None:
+    """Iterations of random and of wandering length: consecutive readings differ as their errors say."""
+    shares = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        steps, walk = rng.standard_normal(1200), np.zeros(1200)
+        for n in range(1, 1200):
+            walk[n] = memory * walk[n - 1] + 0.03 * np.sqrt(1 - memory**2) * steps[n]
+        edges = np.cumsum(np.exp(walk))
+        at = np.arange(0.1, 960, 0.1)
+        busy = np.interp(at, edges, np.arange(1200)) % 1 < 0.6
+        watts = np.where(busy, 300.0, 120.0) + rng.normal(0, 5, len(at))
+        source, rates = ProgressSource("period", 1.0), []
+        for begin in range(0, 960, 40):
+            part = (at >= begin) & (at < begin + 40)
+            blank = np.full(part.sum(), np.nan)
+            samples = SensorSamples(at[part], watts[part], blank, blank, blank)
+            rate, source = measure_progress_rate(source, samples, 1.1)
+            rates.append((rate.beats, rate.beats_error * rate.beats))
+        beats, errors = np.array(rates).T
+        shares += (np.abs(np.diff(beats)) / np.hypot(errors[1:], errors[:-1])).tolist()
+    assert least < np.mean(np.array(shares) < 1) < most
+    assert np.mean(np.array(shares) < 2) > least + 0.25
+
+
+def test_phase_that_runs_away_is_no_period() -> None:
+    """In iterations of 18 s a period near 3.5 s was once followed to 10 s: the phase of a harmonic that is
+    not in the signals follows those that are."""
+    for seed, period in enumerate((2.2, 5.0, 7.3, 18.0)):
+        observed = find_period_near(make_trace(period, 60.0, seed), 3.5, 0.95, 1.05)
+        assert observed.clarity < MIN_CLARITY / 2
+
+
+def test_pauses_are_an_error_of_the_count() -> None:
+    """A pause as long as an iteration has no pattern; the phase counts it as one iteration, or as none."""
+    for seed in range(12):
+        whole = make_trace(2.0, 60.0, seed)
+        is_paused = (whole.time_s > 22.0) & (whole.time_s < 26.0)
+        columns = {
+            name: np.where(is_paused, 0.0, getattr(whole, name)) for name in ("sm_util", "memory_util")
+        }
+        watts = np.where(is_paused, 60.0, whole.power_w)
+        observed = find_period_near(replace(whole, power_w=watts, **columns), 2.0, 0.9, 1.1)
+        true_s = 2.0 * 60.0 / 56.0
+        assert abs(observed.seconds / true_s - 1) < 2.5 * observed.count_error
+        assert find_period_near(whole, 2.0, 0.9, 1.1).count_error == 0.0
 
 
 def test_noise_has_no_clear_tracked_period() -> None:

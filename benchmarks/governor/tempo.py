@@ -1,0 +1,225 @@
+"""Error of the tempo of a job, and whether its told error covers it, on made traces (simulated).
+
+    python -m benchmarks.governor.tempo [--jobs N] [--seed N] [--json FILE]
+
+Jobs have iterations of 0.5 to 6 s whose length drifts slowly, jitters at random, and wanders as a random
+walk; some pause now and then, and power levels change from iteration to iteration. Sensors are those of
+traces.py. The period is found in the first `FOUND_S` seconds, as the governor does. Then stretches of 20 to
+160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
+the first and the last, over its seconds. The told error is judged on differences of readings of one unchanged
+job (A/A), each over its told standard error: 68 and 95 % of them should be within 1 and 2. For comparison:
+the period found at first, for all of the job; and the frequency whose harmonics are strongest in a stretch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.script import make_main
+from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
+from ekc.errors import InvalidInput
+from ekc.governor.period.online import assess_recording
+from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
+from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
+from ekc.governor.samples import SensorSamples, Values
+from ekc.tables import format_table
+
+FOUND_S = 40.0
+STRETCHES_S = (20.0, 40.0, 80.0, 160.0)
+MAX_STRETCH = 1.05
+"""Largest length of an iteration over that found, as `measure_progress_rate` takes it."""
+MEASURED_S = 640.0
+"""Seconds of each job after the period was found."""
+PERIOD_RANGE_S = (0.5, 6.0)
+JITTER_RANGE = (0.01, 0.06)
+"""Standard deviation of the log length of an iteration."""
+WANDER_RANGE = (0.01, 0.06)
+"""Standard deviation of the log length after a minute of its random walk, which forgets in `MEMORY_S`."""
+MEMORY_S = 60.0
+DRIFT_RANGE = (-0.04, 0.04)
+"""Relative change of the length along the job."""
+LEVEL_RANGE = (0.02, 0.15)
+PAUSING_SHARE = 0.3
+PAUSES_PER_S = 1 / 100
+PAUSE_RANGE_S = (0.3, 3.0)
+SENSORS = (
+    Sensors(0.025, 1 / 6, True, noise=1.5),
+    Sensors(0.1, 1 / 6, True),
+    Sensors(1.0, 1.0, True, noise=0.5),
+)
+
+
+@dataclass(frozen=True)
+class TempoTrace:
+    """A recording whose iterations are known."""
+
+    samples: SensorSamples
+    edge_s: Values
+    """Start and end of the work of each iteration in seconds, (2 * iterations,)."""
+
+    def count_iterations(self, start_s: float, end_s: float) -> float:
+        """Iterations between two times, with parts of them; none in a pause."""
+        done = (np.arange(len(self.edge_s)) + 1) // 2
+        before, after = np.interp([start_s, end_s], self.edge_s, done)
+        return float(after - before)
+
+    def cut(self, start_s: float, end_s: float) -> SensorSamples:
+        """The readings between two times."""
+        first, last = np.searchsorted(self.samples.time_s, (start_s, end_s))
+        columns = (getattr(self.samples, name)[first:last] for name in COLUMNS)
+        return SensorSamples(*columns, self.samples.power_limit_w, self.samples.sensor_s)
+
+
+COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+
+
+def make_tempo_trace(seed: int) -> TempoTrace:
+    """A trace of `FOUND_S` + `MEASURED_S` seconds."""
+    rng = np.random.default_rng([seed, 7])
+    period_s = float(np.exp(rng.uniform(*np.log(PERIOD_RANGE_S))))
+    names = ("plain", "harmonics", "sub-periods")
+    sensors = SENSORS[int(rng.integers(len(SENSORS)))]
+    make_pattern, sample_variation, _ = KINDS[names[int(rng.integers(3))]]
+    period_s = max(period_s, 2.0 * sensors.power_s)
+    while not is_visible(pattern := make_pattern(rng), period_s, sensors, sample_variation(rng)):
+        pass
+    seconds = 2.0 + FOUND_S + MEASURED_S
+    count = int(1.1 * seconds / period_s) + 3
+    jitter, wander = (float(np.exp(rng.uniform(*np.log(x)))) for x in (JITTER_RANGE, WANDER_RANGE))
+    keep = float(np.exp(-period_s / MEMORY_S))
+    walk, value = np.empty(count), 0.0
+    for n, step in enumerate(rng.standard_normal(count)):
+        value = keep * value + wander * np.sqrt(1.0 - keep**2) * step
+        walk[n] = value
+    drift = rng.uniform(*DRIFT_RANGE) * np.linspace(-0.5, 0.5, count)
+    lengths = period_s * np.exp(walk + drift + jitter * rng.standard_normal(count))
+    pauses = np.zeros(count)
+    if rng.random() < PAUSING_SHARE:
+        is_paused = rng.random(count) < PAUSES_PER_S * period_s
+        pauses = is_paused * rng.uniform(*PAUSE_RANGE_S, count)
+    shares = pattern.seconds * np.exp(jitter * rng.standard_normal((count, len(pattern.seconds))))
+    stretches = lengths[:, None] * shares / shares.sum(axis=1, keepdims=True)
+    level = float(np.exp(rng.uniform(*np.log(LEVEL_RANGE))))
+    levels = pattern.levels * np.exp(level * rng.standard_normal((count, len(pattern.seconds), 1)))
+    levels = np.concatenate([levels, np.broadcast_to([20.0, 0.0, 0.0], (count, 1, 3))], axis=1)
+    load = Load(np.hstack([stretches, pauses[:, None]]).ravel(), levels.reshape(-1, 3))
+    begin_s = np.concatenate([[0.0], np.cumsum(lengths + pauses)[:-1]])
+    edge_s = np.stack([begin_s, begin_s + lengths], axis=1).ravel()
+    hz = 10.0 if sensors.power_s >= 1.0 else 20.0
+    return TempoTrace(read_sensors(load, sensors, hz, 2.0, FOUND_S + MEASURED_S, rng), edge_s)
+
+
+@dataclass(frozen=True)
+class TempoReadings:
+    """Readings of one job in stretches of one length, in order; arrays of (stretches,)."""
+
+    rate: Values
+    """Told iterations per second; NaN where none was told."""
+    told_error: Values
+    """Told relative standard error of each."""
+    true_rate: Values
+    first_rate: Values
+    """Rate of the period that was found at first, the same for all."""
+    strongest_rate: Values
+    """Frequency whose harmonics are strongest together."""
+
+    def compute_errors(self, rate: Values) -> Values:
+        """Relative error of each rate."""
+        return np.abs(rate / self.true_rate - 1.0)
+
+    def normalise_differences(self) -> Values:
+        """Differences of consecutive readings over their told standard errors."""
+        rate, error = self.rate, self.told_error * self.rate
+        return np.abs(np.diff(rate)) / np.hypot(error[1:], error[:-1])
+
+
+def measure_trace(trace: TempoTrace) -> dict[float, TempoReadings] | None:
+    """Readings by length of the stretch; None where the period is not found to 10 %."""
+    begin = float(trace.samples.time_s[0])
+    found = assess_recording(trace.cut(begin, begin + FOUND_S))
+    source = choose_progress_source(found)
+    first_rate = 1.0 / found.period.seconds
+    _, source = measure_progress_rate(source, found.samples, MAX_STRETCH)
+    true_s = FOUND_S / trace.count_iterations(begin, begin + FOUND_S)
+    if source.kind != "period" or abs(source.period_s / true_s - 1.0) > 0.1:
+        return None
+    return {s: measure_stretches(trace, source, first_rate, begin + FOUND_S, s) for s in STRETCHES_S}
+
+
+def measure_stretches(
+    trace: TempoTrace, source: ProgressSource, first_rate: float, start_s: float, seconds: float
+) -> TempoReadings:
+    """Consecutive readings of one length, as the governor takes them."""
+    rates, errors, truths, strongest = [], [], [], []
+    for begin in start_s + seconds * np.arange(int(MEASURED_S / seconds)):
+        samples = trace.cut(begin, begin + seconds)
+        rate, source = measure_progress_rate(source, samples, MAX_STRETCH)
+        span = float(samples.time_s[0]), float(samples.time_s[-1])
+        rates.append(rate.beats)
+        errors.append(rate.beats_error)
+        truths.append(trace.count_iterations(*span) / (span[1] - span[0]))
+        _, rows = interpolate_signals(samples)
+        strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH))
+    firsts = [first_rate] * len(rates)
+    return TempoReadings(*map(np.array, (rates, errors, truths, firsts, strongest)))
+
+
+def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
+    """The row of one length of stretch over all jobs."""
+    error = np.concatenate([x.compute_errors(x.rate) for x in readings])
+    first = np.concatenate([x.compute_errors(x.first_rate) for x in readings])
+    strongest = np.concatenate([x.compute_errors(x.strongest_rate) for x in readings])
+    told = np.concatenate([x.told_error for x in readings])
+    share = np.concatenate([x.normalise_differences() for x in readings])
+    is_told, share = np.isfinite(error), share[np.isfinite(share)]
+    return {
+        "seconds": seconds,
+        "readings": len(error),
+        "told": float(is_told.mean()),
+        "median_error": float(np.median(error[is_told])),
+        "p90_error": float(np.quantile(error[is_told], 0.9)),
+        "first_median_error": float(np.median(first)),
+        "strongest_median_error": float(np.median(strongest)),
+        "median_told_error": float(np.median(told[is_told])),
+        "within_1": float(np.mean(share <= 1.0)),
+        "within_2": float(np.mean(share <= 2.0)),
+    }
+
+
+def format_rows(rows: list[dict[str, Any]]) -> str:
+    """The table of all lengths."""
+    errors = ("median error", "90 %", "first period", "strongest")
+    head = ("stretch [s]", "readings", "told", *errors, "told error", "A/A in 1 sigma", "in 2")
+    names = ("told", "median_error", "p90_error", "first_median_error", "strongest_median_error")
+    names += ("median_told_error", "within_1", "within_2")
+    lines = [(f"{r['seconds']:g}", str(r["readings"]), *(f"{r[n]:.2%}" for n in names)) for r in rows]
+    return format_table(head, lines)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this script alone."""
+    parser.set_defaults(seed=30_000)
+    parser.add_argument("--jobs", type=int, default=120, help="jobs, default %(default)s")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure all jobs and print the table."""
+    if arguments.jobs < 1:
+        raise InvalidInput(f"--jobs is {arguments.jobs}; at least 1")
+    seeds = range(arguments.seed, arguments.seed + arguments.jobs)
+    found = [x for x in (measure_trace(make_tempo_trace(seed)) for seed in seeds) if x is not None]
+    print(f"made traces (simulated), seeds {seeds[0]} to {seeds[-1]}; period found in {len(found)}")
+    rows = [make_row(s, [x[s] for x in found]) for s in STRETCHES_S] if found else []
+    print(format_rows(rows))
+    return {"seeds": [seeds[0], seeds[-1]], "jobs": len(seeds), "found": len(found), "rows": rows}
+
+
+main = make_main(__doc__, measure, None, add_options)
+
+if __name__ == "__main__":
+    sys.exit(main())
