@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common.script import make_main
 from benchmarks.governor.compare import measure_default, sample_jobs
-from benchmarks.governor.replay import Sweep, read_perseus, read_zeus
+from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
 from ekc.governor import objective
 from ekc.governor.accounting import Accounted, StaticLimit
 from ekc.governor.event_records import Event
@@ -31,9 +31,6 @@ from ekc.governor.live.simulated_truth import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import ResponsePrior
-from ekc.governor.search import LimitSearch
 from ekc.governor.simulation.random_jobs import JOB_KINDS
 from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs, find_clock_indices
 from ekc.governor.simulation.simulated_run import SimulatedRun
@@ -87,12 +84,7 @@ def judge_sweep(sweep: Sweep, policy: Policy, group: str) -> Estimate | None:
     """The best limit of a recorded sweep by the curve through the rows that the search reads; None where the
     default is best."""
     last = len(sweep.limit) - 1
-    readings = PhaseReadings([sweep.make_reading(last)])
-    prior = ResponsePrior(sweep.control.time_prior, sweep.control.power_prior)
-    search, visited = LimitSearch(policy, sweep.control, sweep.limit, prior), {last}
-    while isinstance(place := search.propose_next(readings), int) and place not in visited:
-        readings.other_readings.append(sweep.make_reading(place))
-        visited.add(place)
+    search, readings = search_sweep(sweep, policy, 0.0, np.random.default_rng(0))
     curve = search.fit_response(readings)
     found = objective.find_best(policy, curve.slowdown, curve.saving)
     if found is None or found == last:

@@ -1,8 +1,8 @@
 """A curve through a few noisy readings: Gaussian process regression over one variable.
 
-The curve is a polynomial without constant, plus a random walk (a limit that begins to bind bends a curve where
-no polynomial does), plus a deviation of each single setting. All readings are relative to one more unknown,
-the error of the default, which is estimated along with the curve.
+The curve is a polynomial without constant, plus a random walk (a limit that begins to bind bends a curve
+where no polynomial does), plus a deviation of each single setting. All readings are relative to one more
+unknown, the error of the default, which is estimated along with the curve.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OUTLIER_SIGMAS = 1.5
 
 @dataclass(frozen=True)
 class CoefficientPrior:
-    """Normal prior of a curve: the coefficients of x, x^2, ..., and its departures from a polynomial. There is
-    no constant, since x = 0 is the default."""
+    """Normal prior of a curve: the coefficients of x, x^2, ..., and its departures from a polynomial. There
+    is no constant, since x = 0 is the default."""
 
     mean: tuple[float, ...]
     sigma: tuple[float, ...]
@@ -59,7 +59,7 @@ class CurveFit:
     """Variance of the error of the default."""
 
     def predict_shift(self, error: float) -> Values:
-        """Standard deviation by which one more reading at x, with standard error `error`, moves the mean there."""
+        """Standard deviation by which one more reading at x, with standard error `error`, moves the mean."""
         covariance = self.variance + self.zero_covariance
         total = covariance + self.zero_covariance + self.zero_variance + error**2
         return np.asarray(np.abs(covariance) / np.sqrt(np.maximum(total, MIN_ERROR**2)))
@@ -78,7 +78,7 @@ def fit_curve(
 ) -> CurveFit:
     """The curve at `at` after points (x, y) with standard errors `error`; arrays of one length, 0 or more.
 
-    `zero_error`: standard error of the zero that all points share. The zero is estimated along with the curve.
+    `zero_error`: standard error of the zero that all points share. It is estimated along with the curve.
     """
     zero = max(zero_error, MIN_ERROR) ** 2
     noise = np.maximum(error, MIN_ERROR) ** 2

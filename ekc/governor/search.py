@@ -41,8 +41,8 @@ FIRST_POINT_SLOWDOWN = 0.6
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
 READING_COST_PER_S = 5e-5
-"""Least expected gain of a reading, as a share of the energy, for each second that it takes: a twentieth of the
-energy, lost for the time of the reading, in a job that goes on for 15 minutes."""
+"""Least expected gain of a reading, as a share of the energy, for each second that it takes: a twentieth of
+the energy, lost for the time of the reading, in a job that goes on for 15 minutes."""
 REPEATS = (1, 2, 4)
 """Numbers of readings whose gain is estimated: several may be needed to change the choice."""
 
@@ -137,7 +137,8 @@ class LimitSearch:
         """Expected gain in score of a reading, if it makes each gear the choice; an array over gears.
 
         The reading is of that gear or of the default. It moves the mean at the gear, and its standard
-        deviation gets smaller. The gear becomes the choice where it is then within the budget with its margin.
+        deviation gets smaller. The gear becomes the choice where it is then within the budget with its
+        margin.
         """
         policy = self.policy
         score = objective.compute_score(policy, response.slowdown, response.saving)
