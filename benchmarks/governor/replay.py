@@ -4,9 +4,9 @@
 
 DIR holds power-cap sweeps of training jobs on V100 and A40 (Zeus) and clock sweeps of GPT-3 stages on A100
 (Perseus). The search gets a row of a sweep, its seconds and watts times normal noise, each time that it asks
-for that row, the default again too. The row that it chooses in the end is judged by what was recorded, against
-a budget of 5 %: how much it saves beside the best row within the budget, and how many choices are beyond 5.5 %
-and 7 %. A row that is beyond the budget may save more than the best one within it.
+for that row, the default again too. The row that it chooses in the end is judged by what was recorded,
+against a budget of 5 %: how much it saves beside the best row within the budget, and how many choices are
+beyond 5.5 % and 7 %. A row that is beyond the budget may save more than the best one within it.
 
 For comparison: the governor that never moves, the one that always takes the lowest row, and on clock sweeps
 GPOEO's bracket, golden section and cubic smoothing, without noise, started in the middle and with the same
@@ -39,10 +39,10 @@ from ekc.governor.samples import Values
 from ekc.governor.search import LimitSearch
 
 NOISES = (0.0, 0.005, 0.015)
-"""Relative standard deviations of the noise on seconds and on watts of a reading. Readings of an unchanged real
-job differ by up to the largest."""
+"""Relative standard deviations of the noise on seconds and on watts of a reading. With the largest, two
+readings of one row differ by 2.1 %, as those of an unchanged real job do."""
 MIN_TOLD_ERROR = 0.003
-"""Relative standard error of a reading without noise, as the search is told it. With noise it is told both."""
+"""Relative standard error of a reading without noise, as the search is told it; the noise is added."""
 READING_S = 12.0
 """Seconds of a reading, those of a job with short iterations."""
 MIN_ROWS = 5
@@ -217,8 +217,8 @@ def format_line(row: dict[str, Any]) -> str:
     """One line of the table."""
     beyond = " ".join(f"{share:7.2%}" for share in row["beyond"])
     return (
-        f"{row['recording']:24s} {row['jobs']:5d} {row['noise']:6.1%} {row['draws']:6d} {row['readings']:5.1f}"
-        f" {row['rows']:8.1f} {row['mean_saving']:7.1%} {row['best_saving']:7.1%} {row['share_of_best']:7.1%}"
+        f"{row['recording']:24s} {row['jobs']:5d} {row['noise']:6.1%} {row['draws']:6d}"
+        f" {row['readings']:5.1f} {row['rows']:8.1f} {row['mean_saving']:7.1%} {row['best_saving']:7.1%} {row['share_of_best']:7.1%}"
         f" {beyond} {row['mean_slowdown']:7.1%} {row['worst_slowdown']:7.1%}"
         f"  {format_verdict(row) or ''}".rstrip()
     )
@@ -272,7 +272,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": rows, "jobs": jobs}
 
 
-main = make_main(__doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, add_options)
+main = make_main(
+    __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, add_options
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -23,6 +23,8 @@ MAX_BIN_WIDTH = 0.2
 """Largest width of a bin, in cycles of the highest harmonic over the stretch."""
 GRID_STEP_S = 0.1
 """Interval in seconds to which readings are interpolated, for one FFT."""
+MIN_PERIODS = 1.8
+"""Periods that a stretch must hold."""
 MIN_READINGS = 32
 MAX_PHASE_STEP = 0.05
 """Standard deviation of the change of a harmonic's phase over a period, in turns, of a steady one."""
@@ -73,8 +75,11 @@ def find_period_near(
 ) -> TrackedPeriod | None:
     """The period between two multiples of `expected_s`; None where the samples are too short."""
     at = samples.time_s
-    if len(at) < MIN_READINGS or at[-1] - at[0] < 1.8 * expected_s * min_ratio:
+    # A period of more than this part of the stretch cannot be followed.
+    longest = (at[-1] - at[0]) / (MIN_PERIODS * expected_s) if len(at) else 0.0
+    if len(at) < MIN_READINGS or longest < min_ratio:
         return None
+    max_ratio = min(max_ratio, longest)
     even, rows = interpolate_signals(samples)
     first_s = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
     followed = _follow_phase(even, rows, first_s)

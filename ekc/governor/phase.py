@@ -201,7 +201,7 @@ def predict_from_counters(meter: JobMeter, phase: Phase, model: ResponseModel | 
     prior = model(counters or {}, phase.readings.default_readings[-1])
     phase.search = replace(phase.search, predicted_prior=prior)
     response = phase.search.fit_response(phase.readings)
-    place = response.choose_index(phase.search.policy)
+    place = response.choose_index(phase.search.policy, is_checked=True)
     settings = phase.search.control.make_settings(response.gears[place])
     expected = float(response.slowdown[place]), float(response.saving[place])
     meter.on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))

@@ -24,7 +24,7 @@ MAX_SIGNATURE_DISTANCE = 0.04
 """Largest relative difference between the signatures of one phase at the default."""
 MAX_PERIOD_DISTANCE = 0.05
 """Largest relative difference between the periods of one phase at the default."""
-MIN_BUSY_PERCENT = 30
+MIN_BUSY_PERCENT = 60
 """SM use, in percent of the default's, below which a reading counts as idle."""
 
 

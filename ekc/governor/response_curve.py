@@ -92,8 +92,8 @@ CAUTION_FACTOR = 0.5
 """Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`. It is small,
 since checks go on and time that was lost is saved again."""
 FIRST_CONFIDENT_SIGMA, FIRST_CAUTION_FACTOR = 0.003, 2.0
-"""The same for the choice of a search, which no check has confirmed. On recorded sweeps, with 1.5 % of noise on
-each reading, 1 % of the choices are then more than a tenth beyond a budget of 5 %."""
+"""The same for the choice of a search, which no check has confirmed. On recorded sweeps, with 1.5 % of noise
+on each reading, 1 % of the choices are then more than a tenth beyond a budget of 5 %."""
 
 
 @dataclass(frozen=True)

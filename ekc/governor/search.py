@@ -87,11 +87,11 @@ class LimitSearch:
         )
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear within the budget, however far from the readings; None where the default is best."""
+        """The best gear within the budget, however far from the readings, with the margin of a checked choice:
+        it is not set. None where the default is best."""
         response = self.fit_response(readings)
-        return self._get_gear_if_better(
-            readings, response, response.choose_index(self.policy, self.is_checked)
-        )
+        best = response.choose_index(self.policy, is_checked=True)
+        return self._get_gear_if_better(readings, response, best)
 
     def _get_gear_if_better(
         self, readings: PhaseReadings, response: ResponseCurve, place: int
@@ -116,18 +116,20 @@ class LimitSearch:
         if self._count_readings(readings) >= MAX_POINTS:
             return None
         response = self.fit_response(readings)
-        choice = response.choose_index(self.policy, self.is_checked)
+        best = response.choose_index(self.policy, self.is_checked)
+        lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
         can_read = self.gears < self.get_default_limit(readings)
-        can_read[: self.find_lowest_reachable(readings, MAX_STEP_FACTOR)] = False
+        can_read[:lowest] = False
+        choice = max(best, self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR))
         gains = np.where(can_read, self._estimate_gains(response, choice, of_default=False), 0.0)
         by_default = np.where(can_read, self._estimate_gains(response, choice, of_default=True), 0.0).max()
         place = int(gains.argmax())
         cost = READING_COST_PER_S * readings.other_readings[-1].seconds
         if max(gains[place], by_default) > cost:
             return place if gains[place] >= by_default else len(self.gears) - 1
-        is_read = (np.abs(tried / self.gears[choice] - 1) < SAME_POINT_SHARE).any()
-        if can_read[choice] and not is_read:
-            return int(choice)
+        place = max(best, lowest)
+        if can_read[place] and not (np.abs(tried / self.gears[place] - 1) < SAME_POINT_SHARE).any():
+            return place
         return len(self.gears) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
 
     def _count_readings(self, readings: PhaseReadings) -> int:

@@ -23,13 +23,14 @@ from benchmarks.governor.compare import (
 from benchmarks.governor.cost import measure_cost
 from benchmarks.governor.period import JudgedTrace, make_row
 from benchmarks.governor.predict import BoostedModel
-from benchmarks.governor.replay import read_zeus
+from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise
 from benchmarks.governor.tempo import make_tempo_trace
 from benchmarks.governor.traces import Load, make_aperiodic_trace, make_periodic_trace
 from ekc.errors import InvalidInput
 from ekc.governor import Period
 from ekc.governor.event_records import Shifted
 from ekc.governor.policy import Policy
+from ekc.governor.response_curve import SM_CLOCK
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.benchmarks.helpers import Run
@@ -253,26 +254,27 @@ def write_sweeps(folder: Path) -> None:
                 )
 
 
-def test_replay_finds_the_best_rows(run: Run, tmp_path: Path) -> None:
+def test_replay_judges_the_chosen_rows(run: Run, tmp_path: Path) -> None:
     write_sweeps(tmp_path)
-    text, figures = run("governor.replay", "--data", str(tmp_path))
+    text, figures = run("governor.replay", "--data", str(tmp_path), "--draws", "2")
     assert "rows of real GPUs" in text
-    rows = {row["recording"]: row for row in figures["lines"]}
-    assert set(rows) == {
-        "Zeus caps, V100",
-        "V100, no cap felt",
-        "Zeus caps, A40",
-        "A40, no cap felt",
-        "Perseus clocks, A100",
-        "A100, golden section",
-    }
-    for name, row in rows.items():
-        assert ("bar" in row) == (not name.endswith(("felt", "golden section")))
-        assert row["points"] <= row["most_points"] < row["rows"]
-        assert row["worst_slowdown"] <= 0.05
-        if "bar" in row:
-            assert row["share_of_best"] >= 0.9
-            assert row["pass"]
+    rows = {(row["recording"], row["noise"]): row for row in figures["lines"]}
+    judged = {key: row for key, row in rows.items() if "pass" in row}
+    assert set(judged) == {("all where a limit acts", noise) for noise in (0.0, 0.005, 0.015)}
+    assert judged["all where a limit acts", 0.0]["pass"]
+    assert judged["all where a limit acts", 0.0]["share_of_best"] >= 0.9
+    assert rows["never moves", 0.0]["mean_saving"] == 0
+    lowest = rows["always the lowest row", 0.0]
+    assert lowest["worst_slowdown"] > 0.07
+    assert lowest["beyond"][1] > 0
+
+
+def test_replay_counts_a_choice_beyond_the_budget() -> None:
+    sweep = Sweep("made", SM_CLOCK, np.array([900.0, 1200.0, 1500.0]), np.array([1.2, 1.06, 1.0]), np.ones(3))
+    row = summarise(LIMITED, [make_result(sweep, Policy(), place, 1) for place in (1, 2)], 0.0, 1)
+    assert row["beyond"] == [0.5, 0.0]
+    assert row["worst_slowdown"] == pytest.approx(0.06)
+    assert not row["pass"]
 
 
 def test_replay_names_a_missing_recording(tmp_path: Path) -> None:
