@@ -188,7 +188,7 @@ def make_sweep(name: str, control: ControlVariable, rows: list[tuple[float, ...]
     return Sweep(name, control, limit, seconds, joules)
 
 
-def summarise(name: str, results: list[ReplayResult], noise: float, draws: int) -> dict[str, Any]:
+def summarise_choices(name: str, results: list[ReplayResult], noise: float, draws: int) -> dict[str, Any]:
     """The row of one recording; the rows of `LIMITED` are judged."""
     saving, best = (float(np.mean([getattr(d, n) for d in results])) for n in ("saving", "best_saving"))
     slow = np.array([d.slowdown for d in results])
@@ -218,7 +218,8 @@ def format_line(row: dict[str, Any]) -> str:
     beyond = " ".join(f"{share:7.2%}" for share in row["beyond"])
     return (
         f"{row['recording']:24s} {row['jobs']:5d} {row['noise']:6.1%} {row['draws']:6d}"
-        f" {row['readings']:5.1f} {row['rows']:8.1f} {row['mean_saving']:7.1%} {row['best_saving']:7.1%} {row['share_of_best']:7.1%}"
+        f" {row['readings']:5.1f} {row['rows']:8.1f} {row['mean_saving']:7.1%} {row['best_saving']:7.1%}"
+        f" {row['share_of_best']:7.1%}"
         f" {beyond} {row['mean_slowdown']:7.1%} {row['worst_slowdown']:7.1%}"
         f"  {format_verdict(row) or ''}".rstrip()
     )
@@ -250,7 +251,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     rows, jobs = [], {}
 
     def add(name: str, results: list[ReplayResult], noise: float = 0.0, draws: int = 1) -> None:
-        rows.append(summarise(name, results, noise, draws))
+        rows.append(summarise_choices(name, results, noise, draws))
         jobs[f"{name}, {noise:.1%}"] = [result.__dict__ for result in results]
         print(format_line(rows[-1]), flush=True)
 

@@ -87,8 +87,8 @@ class LimitSearch:
         )
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear within the budget, however far from the readings, with the margin of a checked choice:
-        it is not set. None where the default is best."""
+        """The best gear within the budget, however far from the readings; None where the default is best. The
+        margin is that of a checked choice, since this one is not set."""
         response = self.fit_response(readings)
         best = response.choose_index(self.policy, is_checked=True)
         return self._get_gear_if_better(readings, response, best)

@@ -23,7 +23,7 @@ from benchmarks.governor.compare import (
 from benchmarks.governor.cost import measure_cost
 from benchmarks.governor.period import JudgedTrace, make_row
 from benchmarks.governor.predict import BoostedModel
-from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise
+from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise_choices
 from benchmarks.governor.tempo import make_tempo_trace
 from benchmarks.governor.traces import Load, make_aperiodic_trace, make_periodic_trace
 from ekc.errors import InvalidInput
@@ -271,7 +271,7 @@ def test_replay_judges_the_chosen_rows(run: Run, tmp_path: Path) -> None:
 
 def test_replay_counts_a_choice_beyond_the_budget() -> None:
     sweep = Sweep("made", SM_CLOCK, np.array([900.0, 1200.0, 1500.0]), np.array([1.2, 1.06, 1.0]), np.ones(3))
-    row = summarise(LIMITED, [make_result(sweep, Policy(), place, 1) for place in (1, 2)], 0.0, 1)
+    row = summarise_choices(LIMITED, [make_result(sweep, Policy(), place, 1) for place in (1, 2)], 0.0, 1)
     assert row["beyond"] == [0.5, 0.0]
     assert row["worst_slowdown"] == pytest.approx(0.06)
     assert not row["pass"]
