@@ -23,6 +23,8 @@ _ODD_MULTIPLIERS = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtyp
 _ODD_MULTIPLIER_ARRAYS = tuple(np.array(number) for number in _ODD_MULTIPLIERS)
 """`_ODD_MULTIPLIERS` as arrays: converting a Python number costs NumPy more than multiplying a column."""
 _ODD_BIT = np.array(1)
+_INTEGER_TYPES = (int, np.bool_, np.int64, np.float64)
+"""Types of one number of a pattern, which may be an integer in float64."""
 _UINT64_RANGE = 1 << 64
 
 
@@ -38,13 +40,23 @@ class Lookup:
         self, count_patterns: Callable[[NDArray[np.int64]], NDArray[np.float64]], figure_count: int
     ) -> None:
         self.count_patterns = count_patterns
+        self.single_figures: dict[tuple[Any, ...], NDArray[np.float64]] = {}
+        """Figures of patterns that were asked for one at a time."""
         self.keys = np.zeros(_SLOTS + _PROBES, dtype=np.int64)
         self.figures = np.zeros((_SLOTS + _PROBES, figure_count))
 
     def __call__(self, *columns: Any) -> NDArray[np.float64]:
-        """Figures (first axis) of patterns; each column of the patterns is an integer or a vector."""
-        found: NDArray[np.float64] = _look_up_figures(self, *columns)
-        return found
+        """Figures (first axis) of patterns; each column of the patterns is an integer or a vector. One number
+        for each figure where all columns are integers."""
+        if not all(isinstance(c, _INTEGER_TYPES) for c in columns):
+            found: NDArray[np.float64] = _look_up_figures(self, *columns)
+            return found
+        if columns not in self.single_figures:
+            if len(self.single_figures) >= _SLOTS:
+                self.single_figures.clear()
+            pattern = np.array([[int(c) for c in columns]], dtype=np.int64)
+            self.single_figures[columns] = self.count_patterns(pattern)[0]
+        return self.single_figures[columns]
 
     def find_slots(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
         """The slot of each key, and indices of the keys that are not in the table (without a slot)."""
@@ -119,7 +131,11 @@ PopulationValue = Any
 
 def to_float64(value: Any) -> PopulationValue:
     """An extent, or one extent for each member, in float64."""
-    return np.asanyarray(value, dtype=np.float64)
+    if isinstance(value, np.float64):
+        return value
+    # A number of NumPy takes part in arithmetic faster than an array of one number.
+    is_number = isinstance(value, (int, np.generic))
+    return np.float64(value) if is_number else np.asanyarray(value, dtype=np.float64)
 
 
 def multiply_extents(values: Iterable[Any]) -> PopulationValue:

@@ -206,6 +206,8 @@ def find_fused_reads(nest: Nest, staging: Staging) -> IndexForms:
     """Reads of a staging by fused producers, in terms of loops of the nest and reduction axes."""
     found: IndexForms = []
     computed = {x.tensor: x for x in nest.stagings if x.producer is not None}
+    if not computed:
+        return found
 
     def visit(body: ex.Expr, index: Mapping[str, AffineForm], user: Staging | None) -> None:
         for load in ex.find_loads(body):

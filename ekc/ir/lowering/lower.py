@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
-
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.affine import AffineForm, Extent, is_any
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
 from ekc.ir.lowering import nodes as tree
@@ -92,8 +90,7 @@ class _LaunchBuilder:
         self.compute = nest.compute
         self.tensors = dict(tensors)
         self.axis_by_loop = nest.axis_by_loop
-        loads = ex.find_loads(nest.compute.body)
-        self.read_indices = {x: to_affine_index(x, nest.index_forms) for x in loads}
+        self.read_indices = nest.read_forms
         self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
@@ -176,7 +173,7 @@ class _LaunchBuilder:
         inner = frozenset(x.name for x in inside)
         region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
         points = tree.multiply_extents(x.extent for x in inside if not x.is_reduction)
-        if np.any(np.asanyarray(region.size != points)):
+        if is_any(region.size != points):
             # A hull has elements that other threads write.
             raise make_schedule_error(
                 "cache_write",

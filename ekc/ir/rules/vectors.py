@@ -44,7 +44,7 @@ def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 def _check_vector(
     name: str, vector: Extent, source: TensorAccess, region: Any, segment: int | None
 ) -> Iterator[Check]:
-    v = np.asanyarray(vector)
+    v = vector
     rule, unit = f"vector width of {name}", "elements at once"
     fewer = f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer"
     yield at_most(rule, vector * source.dtype.bytes, MAX_ACCESS_BYTES, "bytes at once", fewer)
@@ -74,7 +74,7 @@ def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]
     all_divide: Any = True
     near = width
     for step in steps:
-        all_divide, near = all_divide & (np.asanyarray(step) % width == 0), np.gcd(step, near)
+        all_divide, near = all_divide & (step % width == 0), np.gcd(step, near)
     return all_divide, near
 
 
