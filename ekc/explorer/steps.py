@@ -145,7 +145,7 @@ def _collect_quantities(
         for name, value in found.items():
             if name not in columns:
                 columns[name] = np.empty(total)
-            columns[name][start:stop] = value[rows] if np.size(value) > 1 else value
+            columns[name][start:stop] = value[rows] if np.ndim(value) and len(value) > 1 else value
         start = stop
     return columns
 

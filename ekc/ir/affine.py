@@ -74,7 +74,13 @@ class AffineForm:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        return frozenset().union(*(find_atom_variables(atom) for atom, _ in self.terms))
+        plain = [atom for atom, _ in self.terms if isinstance(atom, str)]
+        return frozenset(plain).union(*(atom.find_variables() for atom, _ in self._divisions))
+
+    @cached_property
+    def _divisions(self) -> tuple[tuple[QuasiAffine, Extent], ...]:
+        """The terms that are quotients or remainders."""
+        return tuple([(atom, c) for atom, c in self.terms if isinstance(atom, QuasiAffine)])
 
     def find_variables(self) -> frozenset[str]:
         """Every loop variable in it, also those inside quotients and remainders."""
@@ -95,20 +101,28 @@ class AffineForm:
     def select_inside(self, names: Collection[str]) -> AffineForm:
         """The terms whose variables all lie in `names`, without the constant."""
         inside = frozenset(names)
-        return AffineForm(tuple([t for t in self.terms if find_atom_variables(t[0]) <= inside]))
+        kept = [
+            t
+            for t in self.terms
+            if (t[0] in inside if isinstance(t[0], str) else t[0].find_variables() <= inside)
+        ]
+        return AffineForm(tuple(kept))
 
     def select_outside(self, names: Collection[str]) -> AffineForm:
         """The terms that use no variable of `names`, and the constant."""
         inside = frozenset(names)
-        return AffineForm(
-            tuple([t for t in self.terms if inside.isdisjoint(find_atom_variables(t[0]))]), self.const
-        )
+        kept = [
+            t
+            for t in self.terms
+            if (t[0] not in inside if isinstance(t[0], str) else inside.isdisjoint(t[0].find_variables()))
+        ]
+        return AffineForm(tuple(kept), self.const)
 
     def select_crossing(self, names: Collection[str]) -> AffineForm:
         """The quotients and remainders that use variables both inside and outside `names`."""
         inside = frozenset(names)
-        own = [(t, find_atom_variables(t[0])) for t in self.terms]
-        return AffineForm(tuple([t for t, names in own if not names <= inside and names & inside]))
+        own = [(t, t[0].find_variables()) for t in self._divisions]
+        return AffineForm(tuple([t for t, used in own if not used <= inside and used & inside]))
 
 
 def _substitute_atom(atom: Atom, values: Mapping[str, AffineForm]) -> Atom:

@@ -23,8 +23,6 @@ _ODD_MULTIPLIERS = (np.random.default_rng(20241118).integers(1, 2**62, 256, dtyp
 _ODD_MULTIPLIER_ARRAYS = tuple(np.array(number) for number in _ODD_MULTIPLIERS)
 """`_ODD_MULTIPLIERS` as arrays: converting a Python number costs NumPy more than multiplying a column."""
 _ODD_BIT = np.array(1)
-_INTEGER_TYPES = (int, np.bool_, np.int64, np.float64)
-"""Types of one number of a pattern, which may be an integer in float64."""
 _UINT64_RANGE = 1 << 64
 
 
@@ -48,15 +46,18 @@ class Lookup:
     def __call__(self, *columns: Any) -> NDArray[np.float64]:
         """Figures (first axis) of patterns; each column of the patterns is an integer or a vector. One number
         for each figure where all columns are integers."""
-        if not all(isinstance(c, _INTEGER_TYPES) for c in columns):
-            found: NDArray[np.float64] = _look_up_figures(self, *columns)
-            return found
-        if columns not in self.single_figures:
+        found: NDArray[np.float64] | None
+        try:
+            found = self.single_figures.get(columns)
+        except TypeError:
+            # A vector has no hash.
+            found = _look_up_figures(self, *columns)
+        if found is None:
             if len(self.single_figures) >= _SLOTS:
                 self.single_figures.clear()
             pattern = np.array([[int(c) for c in columns]], dtype=np.int64)
-            self.single_figures[columns] = self.count_patterns(pattern)[0]
-        return self.single_figures[columns]
+            found = self.single_figures[columns] = self.count_patterns(pattern)[0]
+        return found
 
     def find_slots(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
         """The slot of each key, and indices of the keys that are not in the table (without a slot)."""

@@ -92,6 +92,8 @@ class _LaunchBuilder:
         self.axis_by_loop = nest.axis_by_loop
         self.read_indices = nest.read_forms
         self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
+        indices = (*self.read_indices.values(), self.store_index)
+        self.used_loops = {name for index in indices for form in index for name in form.find_variables()}
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
         self.tile = find_tensor_tile(nest, self.tensors) if nest.instruction else None
@@ -241,14 +243,11 @@ class _LaunchBuilder:
         return (node, *([tree.BarrierNode()] if needs_barrier else []))
 
     def _needs_unrolling(self, loop: Loop) -> bool:
-        buffers = [b for b in self.buffers.values() if b.scope != "shared"]
-        buffers += [self.accumulator] if self.accumulator else []
-        reads = [f for forms in (*self.read_indices.values(), self.store_index) for f in forms]
-        used = any(loop.name in f.find_variables() for f in reads)
-        return used and any(
-            loop.name in b.region.inner_loops and (b is not self.accumulator or not loop.is_reduction)
-            for b in buffers
-        )
+        if loop.name not in self.used_loops:
+            return False
+        in_sums = self.accumulator is not None and loop.name in self.accumulator.region.inner_loops
+        tiles = [b for b in self.buffers.values() if b.scope != "shared"]
+        return (in_sums and not loop.is_reduction) or any(loop.name in b.region.inner_loops for b in tiles)
 
     def _build_stages(self, stagings: list[Staging]) -> tuple[tree.Node, ...]:
         """Copies in order of dependence: shared ones, a barrier (or a wait) after them, private ones."""

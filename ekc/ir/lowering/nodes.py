@@ -245,6 +245,11 @@ class LaunchTree:
     is_zero_fill: bool = False
     """Whether the launch only zeroes the output of the next launch, which adds to it."""
 
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node of the body, outer ones first."""
+        return tuple(walk_nodes(self.body))
+
     def find_bound_loops(self, level: str) -> tuple[Loop, ...]:
         """Loops bound to one hardware index, slowest first."""
         return tuple(x for x in self.nest.loops if x.level == level)

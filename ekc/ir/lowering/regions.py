@@ -191,8 +191,8 @@ def _find_dimension_region(
             problem = "the reads differ by more than a constant"
             remedy = "stage at another loop"
             raise make_schedule_error("stage", "one region for several reads", problem, remedy)
-    terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
-    axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
+    inside = [(t, _find_axis(t[0], axis_by_loop)) for t in forms[0].select_inside(inner_loops).terms]
+    terms, axes = tuple([t for t, axis in inside if axis]), {axis for _, axis in inside if axis}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
     if different or not is_single or any(is_any(c < 0) for _, c in terms):

@@ -23,7 +23,7 @@ from ekc.ir.affine import (
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
-from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode
 from ekc.ir.refusal import Check, at_most, fits, requires
 
 REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
@@ -31,7 +31,7 @@ REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, StageNode):
             staging, region = node.staging, node.buffer.region
             yield from _check_vector(staging.name, staging.vector, node.source, region, node.vector_segment)
@@ -131,7 +131,7 @@ def _list_steps(address: AffineForm, own: str) -> list[Extent]:
 
 def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Every asynchronous copy of a launch needs an instruction that can do it."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:
