@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.explorer import figures as work
 from ekc.explorer.figures import StepFigures
-from ekc.explorer.menu import list_families
+from ekc.explorer.menu import Family, list_families
 from ekc.explorer.path import Move, SchedulePath, make_move
 from ekc.explorer.place import list_recorded_neighbours, run_sample_job
 from ekc.explorer.steps import Estimates, NextStep
@@ -282,8 +282,10 @@ class Explorer:
             return
         text, parts = schedule.to_json(), 2 * self._worker_count
         jobs = [self._submit(work.run_list_job, text, self.target, part, parts) for part in range(parts)]
-        now, *found = await asyncio.gather(self._submit(work.run_present_job, text, self.target), *jobs)
-        self._lists[schedule.digest] = _list_rows(schedule, found), now
+        present = self._submit(work.run_present_job, text, self.target)
+        families = list(list_families(schedule.program))
+        now, *rows = await asyncio.gather(present, *(_list_rows(families, job) for job in jobs))
+        self._lists[schedule.digest] = tuple(itertools.chain.from_iterable(rows)), now
         self.seconds["list"] = time.perf_counter() - begin
         self._publish(schedule, *self._lists[schedule.digest])
 
@@ -346,18 +348,17 @@ class Explorer:
             self.tuner.is_stopped = True
 
 
-def _list_rows(
-    schedule: Schedule, found: Sequence[tuple[dict[int, list[int]], Estimates]]
-) -> tuple[ListedStep, ...]:
-    """The rows of the list, from the legal entries and estimates of each part of the menu."""
-    families, rows = list(list_families(schedule.program)), []
-    for entries_by_family, estimates in found:
-        entries = ((number, entry) for number, own in entries_by_family.items() for entry in own)
-        for (number, entry), t, e in zip(entries, estimates.latency_s, estimates.energy_j, strict=True):
-            family = families[number]
-            step = NextStep(family.make_steps(entry), family.place, number)
-            rows.append(ListedStep(step.text, step.kind, step.place, number, step, float(t), float(e)))
-    return tuple(rows)
+async def _list_rows(
+    families: Sequence[Family], job: Awaitable[tuple[dict[int, list[int]], Estimates]]
+) -> list[ListedStep]:
+    """Rows of the list, from the legal entries and estimates of one part of the menu."""
+    entries_by_family, estimates = await job
+    rows, entries = [], ((number, entry) for number, own in entries_by_family.items() for entry in own)
+    for (number, entry), t, e in zip(entries, estimates.latency_s, estimates.energy_j, strict=True):
+        family = families[number]
+        step = NextStep(family.make_steps(entry), family.place, number)
+        rows.append(ListedStep(step.text, step.kind, step.place, number, step, float(t), float(e)))
+    return rows
 
 
 def _list_recorded(schedule: Schedule, device: RecordedDevice) -> tuple[ListedStep, ...]:

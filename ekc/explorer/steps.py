@@ -135,19 +135,21 @@ def _collect_quantities(
     programs: Sequence[tuple[Program, NDArray[np.intp]]], limits: Limits
 ) -> dict[str, Array]:
     """Quantities of some rows of each Program, one after the other."""
-    columns: dict[str, Array] = {}
-    total, start = sum(len(rows) for _, rows in programs), 0
+    names: tuple[str, ...] = ()
+    parts = []
     for program, rows in programs:
         with np.errstate(all="ignore"):
             # The other rows need not keep the rules, and are left out.
             found = quantities(program, limits)
-        stop = start + len(rows)
-        for name, value in found.items():
-            if name not in columns:
-                columns[name] = np.empty(total)
-            columns[name][start:stop] = value[rows] if np.ndim(value) and len(value) > 1 else value
-        start = stop
-    return columns
+        names = names or tuple(found)
+        values = [found[name] for name in names]
+        part = np.empty((len(names), len(rows)))
+        part.T[:] = [0.0 if isinstance(value, np.ndarray) else value for value in values]
+        for number, value in enumerate(values):
+            if isinstance(value, np.ndarray):
+                part[number] = value[rows] if value.size > 1 else value
+        parts.append(part)
+    return dict(zip(names, np.concatenate(parts, axis=1), strict=True))
 
 
 def price_quantities(columns: Mapping[str, Array], device: Device) -> Estimates:

@@ -31,9 +31,6 @@ from ekc.ir.hardware.memory import (
 )
 from ekc.ir.trace.recorder import has_any
 
-_WORD_BITS = 48
-"""Bits of a key for the number of a word; the bits above have the part of the warp."""
-
 
 @dataclass(frozen=True, eq=False)
 class WarpAccessPattern:
@@ -263,13 +260,16 @@ def _count_most_words_per_bank(
 ) -> NDArray[np.float64]:
     """[row, part]: the most distinct words in any one bank; `part` has the part of each row and lane."""
     # Sorted keys keep the words of a part together: the part is in the upper bits, the word in the lower.
-    least = words.min()
-    tagged = (part[:, :, None] << _WORD_BITS) + (words - least)
-    tagged = np.sort(tagged.reshape(len(words), -1), axis=1)
-    fresh = np.concatenate([np.ones((len(words), 1), bool), np.diff(tagged, axis=1) != 0], axis=1)
-    row = np.arange(len(words))[:, None] * part_count + (tagged >> _WORD_BITS)
-    bank = ((tagged & ((1 << _WORD_BITS) - 1)) + least) % BANKS
-    per_bank = np.bincount((row * BANKS + bank)[fresh], minlength=len(words) * part_count * BANKS)
+    # Words count from a multiple of `BANKS`. Short keys sort faster.
+    words = words - words.min() // BANKS * BANKS
+    bits = max(int(words.max()), BANKS - 1).bit_length()
+    is_short = bits + part_count.bit_length() < 31
+    keys = ((part[:, :, None] << bits) + words).reshape(len(words), -1)
+    tagged: NDArray[Any] = np.sort(keys.astype(np.int32) if is_short else keys, axis=1)
+    fresh = np.ones(tagged.shape, bool)
+    np.not_equal(tagged[:, 1:], tagged[:, :-1], out=fresh[:, 1:])
+    row = np.arange(len(words))[:, None] * part_count + (tagged >> bits)
+    per_bank = np.bincount((row * BANKS + tagged % BANKS)[fresh], minlength=len(words) * part_count * BANKS)
     return np.asarray(per_bank.reshape(len(words), part_count, BANKS).max(axis=2), dtype=np.float64)
 
 
