@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir import expr as ex
 from ekc.ir.compute import TensorSpec
 from ekc.ir.divisions import find_quotient_period
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
@@ -164,7 +163,7 @@ def _list_loop_forms(nest: Nest) -> Iterator[Family]:
 def _list_stagings(program: Program, nest: Nest) -> Iterator[Family]:
     """cache_read: each tensor that the nest reads, into shared memory and registers, at each place."""
     copied = {s.source for s in nest.stagings}
-    for tensor in dict.fromkeys(load.tensor for load in ex.find_loads(nest.compute.body)):
+    for tensor in dict.fromkeys(load.tensor for load in nest.compute.loads):
         if tensor in copied:
             continue
         rank = len(program.op.tensors[tensor].shape)
@@ -193,7 +192,7 @@ def _list_widths(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def _count_readers(program: Program, tensor: str) -> int:
-    return sum(any(load.tensor == tensor for load in ex.find_loads(n.compute.body)) for n in program.nests)
+    return sum(any(load.tensor == tensor for load in n.compute.loads) for n in program.nests)
 
 
 def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
@@ -204,7 +203,7 @@ def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
         for at in _list_places(nest) if is_first else ():
             if at != staging.at:
                 yield Family((ComputeAt(staging.name, at),), staging.name)
-    read = {load.tensor for load in ex.find_loads(nest.compute.body)}
+    read = {load.tensor for load in nest.compute.loads}
     for earlier in program.nests:
         if earlier is not nest and earlier.output.name in read:
             for at in _list_places(nest):

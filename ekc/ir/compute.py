@@ -81,6 +81,11 @@ class Compute:
         return tuple(a for a in self.axes if a.is_reduction)
 
     @cached_property
+    def loads(self) -> tuple[ex.Load, ...]:
+        """The distinct tensor reads of the body, in order of appearance."""
+        return ex.find_loads(self.body)
+
+    @cached_property
     def output_element(self) -> ex.Load:
         """The output element that one point of the spatial axes writes."""
         return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial_axes))
@@ -89,7 +94,7 @@ class Compute:
         """The axis of that name."""
         return next(a for a in self.axes if a.name == name)
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Arithmetic operations as written: those of the body and one combine, at every point. Points that
         read 0 outside a tensor count too, as the taps that a transposed convolution skips."""

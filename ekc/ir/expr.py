@@ -11,7 +11,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -77,11 +76,6 @@ class Expr(UnsupportedOperators):
 
     def __pow__(self, exponent: int) -> Expr:
         return _expand_power(self, exponent)
-
-    @cached_property
-    def loads(self) -> tuple[Load, ...]:
-        """See `find_loads`."""
-        return tuple(dict.fromkeys(n for n in walk_expr(self) if isinstance(n, Load)))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *values: Any, **options: Any) -> Expr:
         """Take a NumPy scalar as an operand; refuse functions of NumPy, which cannot be traced."""
@@ -383,7 +377,7 @@ def name_operation(e: Binary | Call | Where) -> str:
 
 def find_loads(e: Expr) -> tuple[Load, ...]:
     """The distinct tensor reads of an expression, in order of appearance."""
-    return e.loads
+    return tuple(dict.fromkeys(n for n in walk_expr(e) if isinstance(n, Load)))
 
 
 def has_where(e: Expr) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from ekc.display import format_html_table, format_line, shorten
 from ekc.ir.affine import AffineForm, Extent, make_variable, to_affine
 from ekc.ir.compute import Compute, TensorSpec
-from ekc.ir.expr import Expr, Load, find_loads
+from ekc.ir.expr import Expr, Load
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Check, make_unknown_name_error
 from ekc.tables import count_nouns
@@ -142,8 +142,7 @@ class Nest:
     @cached_property
     def read_forms(self) -> dict[Load, tuple[AffineForm, ...]]:
         """Reads of the body -> their indices in terms of loops."""
-        loads = find_loads(self.compute.body)
-        return {x: tuple(to_affine(i, self.index_forms) for i in x.index) for x in loads}
+        return {x: tuple(to_affine(i, self.index_forms) for i in x.index) for x in self.compute.loads}
 
     @cached_property
     def extents(self) -> dict[str, Extent]:

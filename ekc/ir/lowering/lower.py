@@ -294,7 +294,7 @@ class _LaunchBuilder:
             extents = {**extents, **self.nest.fused_reduction_extents}
             produced = {
                 x: self._build_fused_read(x.tensor, staging, to_affine_index(x, axes), extents)
-                for x in ex.find_loads(staging.producer.body)
+                for x in staging.producer.loads
             }
             if staging.producer.reduction_axes:
                 return tree.ReduceNode(staging, buffer, source, address, produced)

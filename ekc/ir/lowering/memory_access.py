@@ -102,7 +102,7 @@ def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
                 found.setdefault(load.tensor, []).append(forms)
             else:
                 axes = map_axes_to_element(compute, forms)
-                visit({x: to_affine_index(x, axes) for x in ex.find_loads(compute.body)})
+                visit({x: to_affine_index(x, axes) for x in compute.loads})
 
     visit(nest.read_forms)
     for load in ex.find_loads(nest.written_value):
