@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-import numpy as np
-
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule, generate
@@ -15,14 +13,7 @@ from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError
-from ekc.explorer.menu import list_families
-from ekc.explorer.steps import (
-    Estimates,
-    LegalFamily,
-    estimate_families,
-    estimate_schedules,
-    filter_family,
-)
+from ekc.explorer.steps import Estimates, estimate_families, estimate_schedules, find_legal_families
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
 
@@ -169,26 +160,14 @@ def run_figures_job(schedule_json: str, target: str) -> StepFigures:
     return compute_figures(Schedule.from_json(schedule_json), target)
 
 
-def run_rules_job(schedule_json: str, target: str, part: int, parts: int) -> dict[int, list[int]]:
-    """Family number -> its legal entries, for every `parts`-th family of the menu."""
-    program, limits = _read_schedule(schedule_json).program, open_device(target).limits
-    found: dict[int, list[int]] = {}
-    for number, family in enumerate(list_families(program)):
-        if number % parts == part:
-            rows, _ = filter_family(program, family, limits)
-            if len(rows):
-                found[number] = rows.tolist()
-    return found
-
-
-def run_estimate_job(schedule_json: str, target: str, rows: Mapping[int, list[int]]) -> Estimates:
-    """Estimated figures of legal entries by family, in the order of `rows`."""
-    program = _read_schedule(schedule_json).program
-    families, chosen = list(list_families(program)), []
-    for number, own in rows.items():
-        family = families[number].select(np.array(own, dtype=np.intp))
-        chosen.append(LegalFamily(family, number, family.make_program(program)))
-    return estimate_families(chosen, open_device(target))
+def run_list_job(
+    schedule_json: str, target: str, part: int, parts: int
+) -> tuple[dict[int, list[int]], Estimates]:
+    """(family number -> its legal entries, their estimated figures), for every `parts`-th family of the
+    menu."""
+    device = open_device(target)
+    families = find_legal_families(_read_schedule(schedule_json), device.limits, part, parts)
+    return {x.number: x.rows.tolist() for x in families}, estimate_families(families, device)
 
 
 @cache

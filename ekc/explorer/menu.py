@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir import expr as ex
+from ekc.ir.compute import TensorSpec
 from ekc.ir.divisions import find_quotient_period
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
 from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
+from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program
 from ekc.ir.schedule import (
     Atomic,
@@ -162,28 +163,36 @@ def _list_loop_forms(nest: Nest) -> Iterator[Family]:
 def _list_stagings(program: Program, nest: Nest) -> Iterator[Family]:
     """cache_read: each tensor that the nest reads, into shared memory and registers, at each place."""
     copied = {s.source for s in nest.stagings}
-    for tensor in dict.fromkeys(load.tensor for load in ex.find_loads(nest.compute.body)):
+    for tensor in dict.fromkeys(load.tensor for load in nest.compute.loads):
         if tensor in copied:
             continue
         rank = len(program.op.tensors[tensor].shape)
         reader = nest.compute.output.name if _count_readers(program, tensor) > 1 else ""
+        widths = _list_widths(program.op.tensors[tensor])
         for at in _list_places(nest):
             for order in ((), (*range(1, rank), 0)) if rank > 1 else ((),):
-                layouts = [(v, pad, sw) for v in VECTOR_WIDTHS for pad, sw in TILE_LAYOUTS]
+                layouts = [(v, pad, sw) for v in widths for pad, sw in TILE_LAYOUTS]
                 vector, pad, swizzle = zip(*layouts, strict=True)
                 tile = CacheRead(tensor, "shared", at, Hole("v"), order, Hole("p"), Hole("s"), reader)
                 yield from _make_family(tensor, tile, v=vector, p=pad, s=swizzle)
             mine = CacheRead(tensor, "register", at, Hole("v"), reader=reader)
-            yield from _make_family(tensor, mine, v=VECTOR_WIDTHS)
+            yield from _make_family(tensor, mine, v=widths)
     for staging in nest.stagings:
         if staging.scope == "shared" and staging.name not in copied:
             for at in _list_places(nest):
                 step = CacheRead(staging.name, "register", at, Hole("v"))
-                yield from _make_family(staging.name, step, v=VECTOR_WIDTHS)
+                yield from _make_family(
+                    staging.name, step, v=_list_widths(program.op.tensors[staging.tensor])
+                )
+
+
+def _list_widths(spec: TensorSpec) -> tuple[int, ...]:
+    """Vector widths of at most 16 bytes; others break a rule."""
+    return tuple(v for v in VECTOR_WIDTHS if v * spec.dtype.bytes <= MAX_ACCESS_BYTES)
 
 
 def _count_readers(program: Program, tensor: str) -> int:
-    return sum(any(load.tensor == tensor for load in ex.find_loads(n.compute.body)) for n in program.nests)
+    return sum(any(load.tensor == tensor for load in n.compute.loads) for n in program.nests)
 
 
 def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
@@ -194,7 +203,7 @@ def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
         for at in _list_places(nest) if is_first else ():
             if at != staging.at:
                 yield Family((ComputeAt(staging.name, at),), staging.name)
-    read = {load.tensor for load in ex.find_loads(nest.compute.body)}
+    read = {load.tensor for load in nest.compute.loads}
     for earlier in program.nests:
         if earlier is not nest and earlier.output.name in read:
             for at in _list_places(nest):
@@ -207,7 +216,7 @@ def _list_outputs(nest: Nest) -> Iterator[Family]:
     """cache_write and atomic."""
     name = nest.compute.output.name
     if not nest.has_accumulator:
-        yield from _make_family(name, CacheWrite(name, vector=Hole("v")), v=VECTOR_WIDTHS)
+        yield from _make_family(name, CacheWrite(name, vector=Hole("v")), v=_list_widths(nest.output))
     if nest.compute.reduction_axes and not nest.is_atomic:
         yield Family((Atomic(name),), name)
 

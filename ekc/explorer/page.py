@@ -307,10 +307,9 @@ class _Page:
         if explorer.failure:
             return explorer.failure
         if explorer.is_listing:
-            return "checking the menu"
+            return "checking the menu, estimating its steps"
         what = "recorded schedules" if explorer.is_recorded else "legal next steps"
-        rest = ", estimating" if explorer.is_estimating else ""
-        return f"{len(explorer.rows)} {what}, {shown} shown{rest}"
+        return f"{len(explorer.rows)} {what}, {shown} shown"
 
     def _describe_error(self) -> str:
         errors = sorted(map(abs, self.explorer.list_errors("latency_s")))

@@ -24,7 +24,7 @@ def run_sample_job(empty_json: str, target: str, seed: int = 0) -> Estimates:
     space = Space(Schedule.from_json(empty_json).op, device.limits)
     random = np.random.default_rng(seed)
     drawn, _ = space.repair(random, space.sample(random, SAMPLE_SIZE))
-    return price_quantities([space.compute_quantities(drawn)], device)
+    return price_quantities(space.compute_quantities(drawn), device)
 
 
 def compute_share_below(value: float, sample: np.ndarray) -> float:

@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.explorer import figures as work
 from ekc.explorer.figures import StepFigures
-from ekc.explorer.menu import list_families
+from ekc.explorer.menu import Family, list_families
 from ekc.explorer.path import Move, SchedulePath, make_move
 from ekc.explorer.place import list_recorded_neighbours, run_sample_job
 from ekc.explorer.steps import Estimates, NextStep
@@ -83,10 +83,10 @@ class Explorer:
         check_device_memory(start.op, self.device)
         self.path = SchedulePath.from_schedule(start)
         self.rows: tuple[ListedStep, ...] = ()
-        self.is_listing, self.is_estimating = False, False
+        self.is_listing = False
         self.seconds: dict[str, float] = {}
-        """Seconds until the last list had its steps ("rules") and estimates ("estimates"), and until the last
-        compile had its figures ("figures")."""
+        """Seconds until the last list with its estimates ("list"), and until the last compile had its figures
+        ("figures")."""
         self.figures: dict[str, StepFigures] = {}
         """Digest -> figures of the schedules compiled so far."""
         self.estimate_now: Estimates | None = None
@@ -231,10 +231,11 @@ class Explorer:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.rows, self.is_listing, self.is_estimating, self.estimate_now = (), True, True, None
+        self.rows, self.is_listing, self.estimate_now = (), True, None
         self.failure = ""
         if self._list_task is not None:
             self._list_task.cancel()
+        # The list comes first: it needs all workers for a short time, the compiler one for longer.
         self._list_task = self._spawn(self._compute_list(self.schedule))
         self._spawn(self._compute_figures(self.schedule))
         self._notify("path")
@@ -256,16 +257,17 @@ class Explorer:
         if problem is not None:
             traceback.print_exception(problem)
             self.failure = f"{type(problem).__name__}: {problem}"
-            self.is_listing = self.is_estimating = False
+            self.is_listing = False
             self._notify("list")
 
-    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.wrap_future(self._executor.submit(function, *arguments))
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        """Give a job to the workers now; they take jobs in this order."""
+        return asyncio.wrap_future(self._executor.submit(function, *arguments))
 
     async def _compute_figures(self, schedule: Schedule) -> None:
         if schedule.digest not in self.figures:
             begin = time.perf_counter()
-            found = await self._run(work.run_figures_job, schedule.to_json(), self.target)
+            found = await self._submit(work.run_figures_job, schedule.to_json(), self.target)
             self.figures[schedule.digest] = found
             self.seconds["figures"] = time.perf_counter() - begin
         self._notify("figures")
@@ -273,45 +275,33 @@ class Explorer:
     async def _compute_list(self, schedule: Schedule) -> None:
         begin = time.perf_counter()
         if isinstance(self.device, RecordedDevice):
-            self._publish(schedule, _list_recorded(schedule, self.device), is_final=True)
+            self._publish(schedule, _list_recorded(schedule, self.device))
             return
         if schedule.digest in self._lists:
-            self._publish(schedule, *self._lists[schedule.digest], is_final=True)
+            self._publish(schedule, *self._lists[schedule.digest])
             return
         text, parts = schedule.to_json(), 2 * self._worker_count
-        jobs = [self._run(work.run_rules_job, text, self.target, part, parts) for part in range(parts)]
-        legal = [found for found in await asyncio.gather(*jobs) if found]
-        rows_by_part = [_list_rows(schedule, found) for found in legal]
-        self.seconds["rules"] = time.perf_counter() - begin
-        self._publish(schedule, tuple(row for rows in rows_by_part for row in rows))
-        jobs = [self._run(work.run_estimate_job, text, self.target, found) for found in legal]
-        now, *estimates = await asyncio.gather(self._run(work.run_present_job, text, self.target), *jobs)
-        self.seconds["estimates"] = time.perf_counter() - begin
-        priced = (
-            row
-            for rows, found in zip(rows_by_part, estimates, strict=True)
-            for row in _add_estimates(rows, found)
-        )
-        self._lists[schedule.digest] = tuple(priced), now
-        self._publish(schedule, *self._lists[schedule.digest], is_final=True)
+        jobs = [self._submit(work.run_list_job, text, self.target, part, parts) for part in range(parts)]
+        present = self._submit(work.run_present_job, text, self.target)
+        families = list(list_families(schedule.program))
+        now, *rows = await asyncio.gather(present, *(_list_rows(families, job) for job in jobs))
+        self._lists[schedule.digest] = tuple(itertools.chain.from_iterable(rows)), now
+        self.seconds["list"] = time.perf_counter() - begin
+        self._publish(schedule, *self._lists[schedule.digest])
 
     def _publish(
-        self,
-        schedule: Schedule,
-        rows: tuple[ListedStep, ...],
-        now: Estimates | None = None,
-        is_final: bool = False,
+        self, schedule: Schedule, rows: tuple[ListedStep, ...], now: Estimates | None = None
     ) -> None:
         """Show a list, unless the path has moved on."""
         if schedule is self.schedule:
             self.estimate_now = now
-            self.rows, self.is_listing, self.is_estimating = rows, False, not is_final
+            self.rows, self.is_listing = rows, False
             self._notify("list")
 
     async def _draw_sample(self) -> None:
         empty = Schedule(self.schedule.op).to_json()
         try:
-            self.sample = await self._run(run_sample_job, empty, self.target)
+            self.sample = await self._submit(run_sample_job, empty, self.target)
         except EkcError:
             return
         self._notify("space")
@@ -358,23 +348,17 @@ class Explorer:
             self.tuner.is_stopped = True
 
 
-def _list_rows(schedule: Schedule, legal: dict[int, list[int]]) -> list[ListedStep]:
-    families = list(list_families(schedule.program))
-    rows = []
-    for number, entries in legal.items():
+async def _list_rows(
+    families: Sequence[Family], job: Awaitable[tuple[dict[int, list[int]], Estimates]]
+) -> list[ListedStep]:
+    """Rows of the list, from the legal entries and estimates of one part of the menu."""
+    entries_by_family, estimates = await job
+    rows, entries = [], ((number, entry) for number, own in entries_by_family.items() for entry in own)
+    for (number, entry), t, e in zip(entries, estimates.latency_s, estimates.energy_j, strict=True):
         family = families[number]
-        for entry in entries:
-            step = NextStep(family.make_steps(entry), family.place, number)
-            rows.append(ListedStep(step.text, step.kind, step.place, number, step))
+        step = NextStep(family.make_steps(entry), family.place, number)
+        rows.append(ListedStep(step.text, step.kind, step.place, number, step, float(t), float(e)))
     return rows
-
-
-def _add_estimates(rows: list[ListedStep], found: Estimates) -> list[ListedStep]:
-    """The rows with figures, as estimated."""
-    return [
-        ListedStep(row.text, row.kind, row.place, row.family, row.choice, float(t), float(e))
-        for row, t, e in zip(rows, found.latency_s, found.energy_j, strict=True)
-    ]
 
 
 def _list_recorded(schedule: Schedule, device: RecordedDevice) -> tuple[ListedStep, ...]:

@@ -6,8 +6,10 @@ of the Program alone. Both are computed for a whole family of the menu at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +19,13 @@ from ekc.devices.simulated.data_sheet_prior import predict_prior
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ScheduleError
 from ekc.explorer.menu import Family, list_families
-from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.target import Limits
 from ekc.ir.program import Program
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Step
 from ekc.ir.schedule.schedule import Schedule
+from ekc.ir.trace.recorder import has_any
 
 Array = NDArray[np.float64]
 
@@ -64,38 +67,37 @@ class Estimates:
 
 @dataclass(frozen=True, eq=False)
 class LegalFamily:
-    """The entries of a family that are legal for the target, and their Program."""
+    """A family with entries that are legal for the target."""
 
     family: Family
     number: int
     program: Program
+    """The Program of all entries of the family, also of those that are not legal."""
+    rows: NDArray[np.intp]
+    """The legal entries."""
 
 
-def find_legal_families(schedule: Schedule, limits: Limits) -> list[LegalFamily]:
-    """The menu of a schedule, filtered by the rules of the target."""
-    found = []
-    for number, family in enumerate(list_families(schedule.program)):
-        rows, program = filter_family(schedule.program, family, limits)
-        if program is not None:
-            found.append(LegalFamily(family.select(rows), number, program))
-    return found
+def find_legal_families(
+    schedule: Schedule, limits: Limits, part: int = 0, parts: int = 1
+) -> list[LegalFamily]:
+    """The menu of a schedule, filtered by the rules of the target; of the families, one part of several."""
+    numbered = itertools.islice(enumerate(list_families(schedule.program)), part, None, parts)
+    found = (_filter_family(schedule.program, family, number, limits) for number, family in numbered)
+    return [legal for legal in found if legal is not None]
 
 
-def filter_family(
-    program: Program, family: Family, limits: Limits
-) -> tuple[NDArray[np.intp], Program | None]:
-    """(the legal entries of a family, their Program); None for a family without any."""
-    ok = np.ones(family.size, dtype=bool)
+def _filter_family(program: Program, family: Family, number: int, limits: Limits) -> LegalFamily | None:
+    """The legal entries of a family; None where there are none."""
+    ok: Any = True
     try:
         made = family.make_program(program)
         for check in iterate_checks(made, limits):
-            ok &= check.mask(family.size)
-            if not ok.any():
-                return np.zeros(0, dtype=np.intp), None
+            ok = ok & check.ok
+            if not has_any(ok):
+                return None
     except ScheduleError:
-        return np.zeros(0, dtype=np.intp), None
-    rows = np.flatnonzero(ok)
-    return rows, made if ok.all() else family.select(rows).make_program(program)
+        return None
+    return LegalFamily(family, number, made, np.flatnonzero(np.broadcast_to(ok, (family.size,))))
 
 
 def list_steps(schedule: Schedule, limits: Limits) -> tuple[NextStep, ...]:
@@ -108,33 +110,57 @@ def list_entries(families: Sequence[LegalFamily]) -> tuple[NextStep, ...]:
     return tuple(
         NextStep(legal.family.make_steps(row), legal.family.place, legal.number)
         for legal in families
-        for row in range(legal.family.size)
+        for row in legal.rows.tolist()
     )
 
 
 def estimate_families(families: Sequence[LegalFamily], device: Device) -> Estimates:
     """Estimated figures of all entries, in the order of `list_entries`."""
-    parts = [analyse_program(x.program, device.limits, x.family.size) for x in families]
-    return price_quantities(parts, device)
+    return _estimate_programs([(x.program, x.rows) for x in families], device)
 
 
 def estimate_schedules(schedules: Sequence[Schedule], device: Device) -> Estimates:
     """Estimated figures of schedules that keep the rules."""
-    return price_quantities([analyse_program(s.program, device.limits) for s in schedules], device)
+    return _estimate_programs([(s.program, np.zeros(1, dtype=np.intp)) for s in schedules], device)
 
 
-def price_quantities(parts: Sequence[dict[str, Array]], device: Device) -> Estimates:
-    """The prior of the device for all parts in one call. A simulated GPU is priced by its own model on
-    estimated counts, which its `prior` keeps from a search."""
-    if not parts:
+def _estimate_programs(programs: Sequence[tuple[Program, NDArray[np.intp]]], device: Device) -> Estimates:
+    """Estimated figures of some rows of each Program."""
+    if not programs:
         return Estimates(np.zeros(0), np.zeros(0))
-    quantities = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return price_quantities(_collect_quantities(programs, device.limits), device)
+
+
+def _collect_quantities(
+    programs: Sequence[tuple[Program, NDArray[np.intp]]], limits: Limits
+) -> dict[str, Array]:
+    """Quantities of some rows of each Program, one after the other."""
+    names: tuple[str, ...] = ()
+    parts = []
+    for program, rows in programs:
+        with np.errstate(all="ignore"):
+            # The other rows need not keep the rules, and are left out.
+            found = quantities(program, limits)
+        names = names or tuple(found)
+        values = [found[name] for name in names]
+        part = np.empty((len(names), len(rows)))
+        part.T[:] = [0.0 if isinstance(value, np.ndarray) else value for value in values]
+        for number, value in enumerate(values):
+            if isinstance(value, np.ndarray):
+                part[number] = value[rows] if value.size > 1 else value
+        parts.append(part)
+    return dict(zip(names, np.concatenate(parts, axis=1), strict=True))
+
+
+def price_quantities(columns: Mapping[str, Array], device: Device) -> Estimates:
+    """The prior of the device, from quantities with one entry for each schedule. A simulated GPU is priced by
+    its own model on estimated counts, which its `prior` keeps from a search."""
     spec = find_spec(device.name) if device.simulated else None
     if spec is None:
-        prior = device.prior(quantities)
+        prior = device.prior(columns)
     else:
-        extra = STEPS_PER_GUARD * quantities["total_guards"]
-        extra = extra + STEPS_PER_ACCESS * sum(quantities[name] for name in _REQUESTS)
-        quantities["total_loop_steps"] = quantities["total_loop_steps"] + extra
-        prior = predict_prior(spec, quantities, device.clocks().current_mhz)
+        extra = STEPS_PER_GUARD * columns["total_guards"]
+        extra = extra + STEPS_PER_ACCESS * sum(columns[name] for name in _REQUESTS)
+        steps = columns["total_loop_steps"] + extra
+        prior = predict_prior(spec, {**columns, "total_loop_steps": steps}, device.clocks().current_mhz)
     return Estimates(prior.latency_s, prior.latency_s * prior.power_w)

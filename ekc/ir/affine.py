@@ -7,8 +7,9 @@ int64 vectors for a population, and no branch here looks at their values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,61 +62,92 @@ class AffineForm:
 
     def scale(self, factor: Extent) -> AffineForm:
         """The form with every coefficient multiplied by `factor`."""
-        return AffineForm(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
+        return AffineForm(tuple([(a, c * factor) for a, c in self.terms]), self.const * factor)
 
     def shift(self, offset: Extent) -> AffineForm:
         """The form plus a number."""
         return AffineForm(self.terms, self.const + offset)
 
     def __sub__(self, other: AffineForm) -> AffineForm:
-        difference = self + other.scale(-1)
-        return AffineForm(tuple((a, c) for a, c in difference.terms if np.any(c != 0)), difference.const)
+        difference = sum_scaled_forms((self, other), (1, -1))
+        return AffineForm(tuple([t for t in difference.terms if is_any(t[1] != 0)]), difference.const)
+
+    @cached_property
+    def _variables(self) -> frozenset[str]:
+        plain = [atom for atom, _ in self.terms if isinstance(atom, str)]
+        return frozenset(plain).union(*(atom.find_variables() for atom, _ in self._divisions))
+
+    @cached_property
+    def _divisions(self) -> tuple[tuple[QuasiAffine, Extent], ...]:
+        """The terms that are quotients or remainders."""
+        return tuple([(atom, c) for atom, c in self.terms if isinstance(atom, QuasiAffine)])
 
     def find_variables(self) -> frozenset[str]:
         """Every loop variable in it, also those inside quotients and remainders."""
-        names: set[str] = set()
-        for atom, _ in self.terms:
-            names |= {atom} if isinstance(atom, str) else atom.find_variables()
-        return frozenset(names)
+        return self._variables
 
     def substitute(self, values: Mapping[str, AffineForm]) -> AffineForm:
         """Each named variable replaced by a form."""
-        out = AffineForm((), self.const)
-        for atom, coefficient in self.terms:
-            if isinstance(atom, QuasiAffine):
-                out = out + AffineForm(((_substitute_atom(atom, values), coefficient),))
-            else:
-                out = out + values.get(atom, make_variable(atom)).scale(coefficient)
-        return out
+        if not self.find_variables() & values.keys():
+            return self
+        forms = [
+            values[atom]
+            if isinstance(atom, str) and atom in values
+            else make_variable(_substitute_atom(atom, values))
+            for atom, _ in self.terms
+        ]
+        return sum_scaled_forms(forms, [c for _, c in self.terms]).shift(self.const)
 
     def select_inside(self, names: Collection[str]) -> AffineForm:
         """The terms whose variables all lie in `names`, without the constant."""
-        return AffineForm(tuple((a, c) for a, c in self.terms if find_atom_variables(a) <= set(names)))
+        inside = frozenset(names)
+        kept = [
+            t
+            for t in self.terms
+            if (t[0] in inside if isinstance(t[0], str) else t[0].find_variables() <= inside)
+        ]
+        return AffineForm(tuple(kept))
 
     def select_outside(self, names: Collection[str]) -> AffineForm:
         """The terms that use no variable of `names`, and the constant."""
-        keep = tuple((a, c) for a, c in self.terms if not find_atom_variables(a) & set(names))
-        return AffineForm(keep, self.const)
+        inside = frozenset(names)
+        kept = [
+            t
+            for t in self.terms
+            if (t[0] not in inside if isinstance(t[0], str) else inside.isdisjoint(t[0].find_variables()))
+        ]
+        return AffineForm(tuple(kept), self.const)
 
     def select_crossing(self, names: Collection[str]) -> AffineForm:
         """The quotients and remainders that use variables both inside and outside `names`."""
-        inside = set(names)
-        variables = [find_atom_variables(a) for a, _ in self.terms]
-        crossing = (t for t, own in zip(self.terms, variables, strict=True) if own & inside and own - inside)
-        return AffineForm(tuple(crossing))
+        inside = frozenset(names)
+        own = [(t, t[0].find_variables()) for t in self._divisions]
+        return AffineForm(tuple([t for t, used in own if not used <= inside and used & inside]))
 
 
-def _substitute_atom(atom: QuasiAffine, values: Mapping[str, AffineForm]) -> QuasiAffine:
-    touched = sorted(atom.find_variables() & set(values))
-    if not touched:
+def _substitute_atom(atom: Atom, values: Mapping[str, AffineForm]) -> Atom:
+    touched = sorted(find_atom_variables(atom) & values.keys())
+    if isinstance(atom, str) or not touched:
         return atom
     tag = f"{atom.tag}[{' '.join(touched)}]"
     return QuasiAffine(atom.op, atom.inner.substitute(values), atom.divisor, tag)
 
 
-def make_variable(name: str) -> AffineForm:
-    """The form that is one loop variable."""
-    return AffineForm(((name, 1),))
+def make_variable(atom: Atom) -> AffineForm:
+    """The form that is one loop variable, or one quotient or remainder."""
+    return AffineForm(((atom, 1),))
+
+
+def sum_scaled_forms(forms: Sequence[AffineForm], factors: Sequence[Extent]) -> AffineForm:
+    """The sum of forms, each multiplied by its factor."""
+    terms: dict[Atom, Extent] = {}
+    const: Extent = 0
+    for form, factor in zip(forms, factors, strict=True):
+        const = const + form.const * factor
+        for atom, coefficient in form.terms:
+            step = coefficient * factor
+            terms[atom] = terms[atom] + step if atom in terms else step
+    return AffineForm(tuple(terms.items()), const)
 
 
 def find_atom_variables(atom: Atom) -> frozenset[str]:
@@ -131,9 +163,7 @@ def find_atom_range(atom: Atom, extents: Mapping[str, Extent]) -> tuple[Extent, 
     if atom.op == "//":
         return low // atom.divisor, high // atom.divisor
     inside = (low >= 0) & (high < atom.divisor)
-    if isinstance(inside, bool):
-        return (low, high) if inside else (0, atom.divisor - 1)
-    return np.where(inside, low, 0), np.where(inside, high, atom.divisor - 1)
+    return choose(inside, low, 0), choose(inside, high, atom.divisor - 1)
 
 
 def find_range(form: AffineForm, extents: Mapping[str, Extent]) -> tuple[Extent, Extent]:
@@ -146,14 +176,30 @@ def find_range(form: AffineForm, extents: Mapping[str, Extent]) -> tuple[Extent,
     return low, high
 
 
+_NUMBER_TYPES = frozenset((int, float, np.int64, np.float64))
+"""Types of the numbers of a single Program, for which Python is faster than a call of NumPy."""
+
+
+def is_any(mask: Any) -> Any:
+    """Whether a condition holds for any member; a plain condition holds or not."""
+    return mask if isinstance(mask, (bool, np.bool_)) else np.any(mask)
+
+
 def min_extent(a: Extent, b: Extent) -> Extent:
     """Elementwise minimum that keeps Python integers Python integers."""
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
+    return min(a, b) if type(a) in _NUMBER_TYPES and type(b) in _NUMBER_TYPES else np.minimum(a, b)
 
 
 def max_extent(a: Extent, b: Extent) -> Extent:
     """Elementwise maximum that keeps Python integers Python integers."""
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else np.maximum(a, b)
+    return max(a, b) if type(a) in _NUMBER_TYPES and type(b) in _NUMBER_TYPES else np.maximum(a, b)
+
+
+def choose(condition: Any, a: Any, b: Any) -> Any:
+    """`a` where a condition holds and `b` elsewhere; one of the two, as it is, for a plain condition."""
+    if isinstance(condition, (bool, np.bool_)):
+        return a if condition else b
+    return np.where(condition, a, b)
 
 
 def ceil_div(a: Extent, b: Extent) -> Extent:
@@ -165,7 +211,7 @@ def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
     """The number of steps of a variable after which a quotient changes, or a remainder starts again."""
     within, before = find_enclosing_quasi(atom.inner, name), 1
     if within is None:
-        step = np.abs(np.asanyarray(dict(atom.inner.terms).get(name, 1)))
+        step = abs(dict(atom.inner.terms).get(name, 1))
         return atom.divisor // max_extent(step, 1)
     if within.op == "//":
         before = find_carry_period(within, name)

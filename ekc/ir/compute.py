@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ekc.display import format_line
 from ekc.errors import InvalidInput
@@ -30,7 +31,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: DType
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -40,7 +41,7 @@ class TensorSpec:
         """Size in memory."""
         return self.elements * self.dtype.bytes
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours in each dimension."""
         return tuple(math.prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
@@ -69,17 +70,22 @@ class Compute:
     combine: str
     acc_dtype: DType
 
-    @property
+    @cached_property
     def spatial_axes(self) -> tuple[Axis, ...]:
         """The axes that index the output."""
         return tuple(a for a in self.axes if not a.is_reduction)
 
-    @property
+    @cached_property
     def reduction_axes(self) -> tuple[Axis, ...]:
         """The axes that are summed (or otherwise combined) over."""
         return tuple(a for a in self.axes if a.is_reduction)
 
-    @property
+    @cached_property
+    def loads(self) -> tuple[ex.Load, ...]:
+        """The distinct tensor reads of the body, in order of appearance."""
+        return ex.find_loads(self.body)
+
+    @cached_property
     def output_element(self) -> ex.Load:
         """The output element that one point of the spatial axes writes."""
         return ex.Load(self.output.name, tuple(ex.Var(a.name) for a in self.spatial_axes))
@@ -88,7 +94,7 @@ class Compute:
         """The axis of that name."""
         return next(a for a in self.axes if a.name == name)
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Arithmetic operations as written: those of the body and one combine, at every point. Points that
         read 0 outside a tensor count too, as the taps that a transposed convolution skips."""

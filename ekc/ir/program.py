@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from ekc.display import format_html_table, format_line, shorten
-from ekc.ir.affine import AffineForm, Extent, make_variable
+from ekc.ir.affine import AffineForm, Extent, make_variable, to_affine
 from ekc.ir.compute import Compute, TensorSpec
-from ekc.ir.expr import Expr
+from ekc.ir.expr import Expr, Load
 from ekc.ir.operator import Operator
 from ekc.ir.refusal import Check, make_unknown_name_error
 from ekc.tables import count_nouns
@@ -138,6 +138,11 @@ class Nest:
     def index_forms(self) -> dict[str, AffineForm]:
         """Axes and quotients in terms of loops, for `to_affine_index` of an index of the body."""
         return self.axis_forms | self.quotient_forms
+
+    @cached_property
+    def read_forms(self) -> dict[Load, tuple[AffineForm, ...]]:
+        """Reads of the body -> their indices in terms of loops."""
+        return {x: tuple(to_affine(i, self.index_forms) for i in x.index) for x in self.compute.loads}
 
     @cached_property
     def extents(self) -> dict[str, Extent]:

@@ -76,18 +76,18 @@ def _pick_row(value: Any, row: int | None) -> Any:
 def at_most(rule: str, value: Any, limit: Any, unit: str = "", nearest: Any = None) -> Check:
     """The check that `value` is not over `limit`; the nearest choice is the limit unless given."""
     near = limit if nearest is None else nearest
-    return Check(rule, np.asanyarray(value) <= limit, value, limit, near, unit, _AT_MOST)
+    return Check(rule, value <= limit, value, limit, near, unit, _AT_MOST)
 
 
 def at_least(rule: str, value: Any, limit: int, unit: str = "") -> Check:
     """The check that `value` is not below `limit`."""
-    return Check(rule, np.asanyarray(value) >= limit, value, limit, limit, unit, "at least {}")
+    return Check(rule, value >= limit, value, limit, limit, unit, "at least {}")
 
 
 def exactly(rule: str, value: Any, limit: Any, unit: str = "", nearest: Any = None) -> Check:
     """The check that `value` is `limit`."""
     near = limit if nearest is None else nearest
-    return Check(rule, np.asanyarray(value) == limit, value, limit, near, unit, _EXACTLY)
+    return Check(rule, value == limit, value, limit, near, unit, _EXACTLY)
 
 
 def fits(

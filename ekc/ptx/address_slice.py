@@ -155,11 +155,15 @@ class _ReachingWrites:
         for block in blocks:
             for target in block.exit.targets:
                 self._predecessors[target].append(block.number)
-        self._writes: dict[tuple[int, str], list[int]] = {}
+        self._writes: dict[str, dict[int, list[int]]] = {}
+        """Register -> block -> numbers of its instructions that write the register."""
         for number, one in enumerate(kernel.code):
             for name in one.writes:
-                self._writes.setdefault((self._block_numbers[number], name), []).append(number)
+                by_block = self._writes.setdefault(name, {})
+                by_block.setdefault(self._block_numbers[number], []).append(number)
         self._at_entry: dict[tuple[int, str], set[int]] = {}
+        """(block, register) -> numbers of the instructions of earlier blocks that may have written it."""
+        self._earlier_blocks = _find_earlier_blocks(self._predecessors)
 
     def find(self, number: int, name: str) -> set[int]:
         """Numbers of the instructions that may have written a register before an instruction reads it."""
@@ -170,7 +174,7 @@ class _ReachingWrites:
     def _find_in_block(self, block: int, name: str, before: int) -> tuple[set[int], bool]:
         """Writes within a block before an instruction, and whether one of them surely runs."""
         found = set()
-        for number in reversed(self._writes.get((block, name), ())):
+        for number in reversed(self._writes.get(name, {}).get(block, ())):
             if number < before:
                 found.add(number)
                 if self.kernel.code[number].guard is None:
@@ -178,18 +182,43 @@ class _ReachingWrites:
         return found, False
 
     def _find_before_block(self, block: int, name: str) -> set[int]:
+        """Numbers of the instructions that may have written a register when a block begins."""
         key = (block, name)
         if key not in self._at_entry:
-            found, visited, pending = set[int](), set[int](), list(self._predecessors[block])
-            while pending:
-                other = pending.pop()
-                if other not in visited:
-                    visited.add(other)
-                    new, is_certain = self._find_in_block(other, name, len(self.kernel.code))
-                    found |= new
-                    pending += () if is_certain else self._predecessors[other]
-            self._at_entry[key] = found
+            writers = tuple(self._writes.get(name, ()))
+            if len(writers) == 1:
+                # Most registers are written in one block only: no other block overwrites the value.
+                is_earlier = self._earlier_blocks[block] >> writers[0] & 1
+                last, _ = self._find_in_block(writers[0], name, len(self.kernel.code))
+                self._at_entry[key] = last if is_earlier else set()
+            else:
+                self._at_entry[key] = self._search_earlier_blocks(block, name)
         return self._at_entry[key]
+
+    def _search_earlier_blocks(self, block: int, name: str) -> set[int]:
+        found, visited, pending = set[int](), set[int](), list(self._predecessors[block])
+        while pending:
+            other = pending.pop()
+            if other not in visited:
+                visited.add(other)
+                new, is_certain = self._find_in_block(other, name, len(self.kernel.code))
+                found |= new
+                pending += () if is_certain else self._predecessors[other]
+        return found
+
+
+def _find_earlier_blocks(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """For each block, the blocks from which control may reach it, one bit of an integer each."""
+    earlier, is_changed = [0] * len(predecessors), True
+    while is_changed:
+        is_changed = False
+        for block, own in enumerate(predecessors):
+            found = earlier[block]
+            for other in own:
+                found |= earlier[other] | 1 << other
+            is_changed |= found != earlier[block]
+            earlier[block] = found
+    return earlier
 
 
 def _is_control_anchor(instruction: Instruction) -> bool:

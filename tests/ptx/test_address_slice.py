@@ -1,10 +1,10 @@
-"""Bytes of a loaded register that its readers use."""
+"""Slices of a kernel, and bytes of a loaded register that its readers use."""
 
 from __future__ import annotations
 
 import pytest
 
-from ekc.ptx.address_slice import MAX_REGISTER_BYTES, count_used_bytes, find_tile_loads
+from ekc.ptx.address_slice import MAX_REGISTER_BYTES, count_used_bytes, find_tile_loads, slice_addresses
 from ekc.ptx.parser import parse_module
 
 HEAD = """.version 8.0
@@ -68,3 +68,23 @@ def test_tile_loads_go_to_shared_memory_as_they_are(body: str, is_tile: bool) ->
     head = HEAD.replace(".reg .b32", ".reg .b64 %rd<2>;\n.reg .b32")
     kernel = parse_module(f"{head}{body}\nret;\n}}\n").kernels["k"]
     assert bool(find_tile_loads(kernel)) == is_tile
+
+
+@pytest.mark.parametrize(
+    ("body", "is_kept"),
+    [
+        ("mov.u32 %r1, 8; @%p1 bra L;\nL: ld.shared.u32 %r2, [%r1];", True),
+        ("@%p1 bra L;\nmov.u32 %r1, 8;\nL: ld.shared.u32 %r2, [%r1];", True),
+        ("L: ld.shared.u32 %r2, [%r1]; mov.u32 %r1, 8; @%p1 bra L;", True),
+        ("L: ld.shared.u32 %r2, [%r1]; @%p1 bra M;\nmov.u32 %r1, 8; bra L;\nM:", True),
+        ("ld.shared.u32 %r2, [%r1]; mov.u32 %r1, 8;", False),
+        ("L: ld.shared.u32 %r2, [%r1]; @%p1 bra L;\nmov.u32 %r1, 8;", False),
+        ("mov.u32 %r1, 8; mov.u32 %r1, 4; @%p1 bra L;\nL: ld.shared.u32 %r2, [%r1];", False),
+        ("mov.u32 %r1, 8; @%p1 bra L;\nL: mov.u32 %r1, 4; ld.shared.u32 %r2, [%r1];", False),
+        ("mov.u32 %r1, 8; @%p1 bra L;\nL: @%p1 mov.u32 %r1, 4; ld.shared.u32 %r2, [%r1];", True),
+    ],
+)
+def test_slice_has_the_writes_that_may_reach_an_address(body: str, is_kept: bool) -> None:
+    """A write of 8 stays where no other write surely replaces it before the load."""
+    kernel = parse_module(f"{HEAD}{body}\nret;\n}}\n").kernels["k"]
+    assert any(one.text.startswith("mov.u32 %r1, 8") for one in slice_addresses(kernel).code) == is_kept

@@ -29,14 +29,14 @@ from ekc.ir.lowering.fragments import (
     find_register_element,
     find_row_pointer,
 )
-from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, MmaNode, walk_nodes
+from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, MmaNode
 
 _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_MATRIX_HIGH: "matrix_high"}
 
 
 def format_lane_lines(kernel: LaunchTree) -> list[str]:
     """Declarations of the parts of a lane's number: row and matrix whose address it gives to `ldmatrix`."""
-    if not any(_find_matrix_load(n) for n in walk_nodes(kernel.body) if isinstance(n, FragmentNode)):
+    if not any(_find_matrix_load(n) for n in kernel.nodes if isinstance(n, FragmentNode)):
         return []
     lines, below = [], 1
     for part, extent in LDMATRIX_LANES.items():

@@ -15,7 +15,7 @@ from ekc.ir.compute import Compute
 from ekc.ir.dtypes import INT8, INT32, DType, find_read_type
 from ekc.ir.expr import Load
 from ekc.ir.lowering.buffers import TensorAccess
-from ekc.ir.lowering.nodes import LaunchTree, LoopNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree, LoopNode
 from ekc.ir.lowering.regions import Region
 
 
@@ -81,7 +81,7 @@ class Scope:
     @cached_property
     def _rolled_loops(self) -> frozenset[str]:
         """Loops of the kernel whose variable is not a constant after unrolling."""
-        nodes = [n for n in walk_nodes(self.kernel.body) if isinstance(n, LoopNode)]
+        nodes = [n for n in self.kernel.nodes if isinstance(n, LoopNode)]
         unrolled = {n.loop.name for n in nodes if n.must_unroll or int(n.loop.unroll) > 1}
         return frozenset(x.name for x in self.kernel.nest.loops) - unrolled
 

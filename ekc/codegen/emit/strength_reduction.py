@@ -23,7 +23,7 @@ from typing import Any
 from ekc.codegen.emit.names import CNames, count_copy_elements
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
-from ekc.ir.lowering.nodes import LaunchTree, MmaNode, StageNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree, MmaNode, StageNode
 from ekc.ir.lowering.regions import Region, make_segment_variables
 from ekc.ir.program import Loop
 
@@ -145,7 +145,7 @@ def split_round_by_strip(copy: CopyValues) -> tuple[str, str]:
 
 def uses_pointer_increments(kernel: LaunchTree) -> bool:
     """Whether the copies of a kernel are strength-reduced: it uses tensor cores or has im2col tiles."""
-    tensor = any(isinstance(node, MmaNode) for node in walk_nodes(kernel.body))
+    tensor = any(isinstance(node, MmaNode) for node in kernel.nodes)
     return tensor or any(b.region.view is not None for b in kernel.buffers)
 
 

@@ -13,12 +13,12 @@ from ekc.ir.hardware.memory import SHARED_LINE_BYTES
 from ekc.ir.hardware.wgmma import WgmmaDescriptor, WgmmaFamily, WgmmaInstruction
 from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import find_tile_start, is_mn_major
-from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree, LoopNode, MmaNode, SharedFactor
 
 
 def list_group_products(kernel: LaunchTree) -> list[MmaNode]:
     """The products of a launch that a warpgroup computes."""
-    return [n for n in walk_nodes(kernel.body) if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
+    return [n for n in kernel.nodes if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor)]
 
 
 def _make_instruction(node: MmaNode) -> WgmmaInstruction:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
+from ekc.ir.affine import choose, max_extent, min_extent
 from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, merge_guards
 from ekc.ir.analysis.issued_accesses import (
     compute_conversion_cost,
@@ -214,11 +215,11 @@ class _QuantityWalk:
 
     def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
-        copies = extent if node.must_unroll else np.minimum(to_float64(node.loop.unroll), extent)
-        steps = np.where(copies >= extent, 0.0, extent / copies)
+        copies = extent if node.must_unroll else min_extent(to_float64(node.loop.unroll), extent)
+        steps = choose(copies >= extent, 0.0, extent / copies)
         self._add_quantity("loop_steps", trips * steps * self.warp_count)
         outer_runs = self.loop_runs
-        self.loop_runs = outer_runs * np.maximum(steps, 1.0)
+        self.loop_runs = outer_runs * max_extent(steps, 1.0)
         self.loop_path.append(node)
         self._visit_nodes(node.body, trips * extent)
         self.loop_path.pop()
@@ -227,7 +228,7 @@ class _QuantityWalk:
         if waits and not node.is_async:
             # A pipelined loop has one barrier an iteration and one before the first.
             fewer = trips * (extent + 1 - waits * extent)
-            self._add_quantity("barriers", np.where(to_float64(node.loop.stages) > 1, fewer, 0.0))
+            self._add_quantity("barriers", choose(to_float64(node.loop.stages) > 1, fewer, 0.0))
 
     def _count_write(self, target: TensorAccess, vector: Any, count: PopulationValue, region: Region) -> None:
         self.traffic.count_access(target, "store", vector, count, target.guards, region)
@@ -317,13 +318,14 @@ class _QuantityWalk:
         instructions = max(self._count_instructions(compute), 1) + self._count_combine_selects(compute)
         self._add_quantity("operations", runs * instructions)
         self._add_quantity("guards", trips * self.warp_count * _count_needed_guards(node.guards))
+        unrolled = list_unrolled_loops(self.loop_path, node.nest)
         for access in node.reads.values():
             cost = compute_conversion_cost(access.dtype, find_read_type(access.dtype, compute.acc_dtype))
             if cost:
                 share = compute_converted_share(self.loop_path, access, node.nest)
                 self._add_quantity("conversions", runs * share * cost)
             if access.buffer is None or access.buffer.scope == "shared":
-                width = compute_merged_width(access, list_unrolled_loops(self.loop_path, node.nest))
+                width = compute_merged_width(access, unrolled)
                 count = trips * compute_read_share(self.loop_path, access, node.nest) / width
                 self._add_quantity("guards", count * _count_needed_guards(access.guards) * self.warp_count)
                 guards = merge_guards(node.guards, access.guards)
@@ -387,5 +389,5 @@ def _count_needed_guards(guards: tuple[BoundsGuard, ...]) -> PopulationValue:
     """Number of guards that are needed (for a population, by each member)."""
     total: PopulationValue = 0.0
     for g in guards:
-        total = total + to_float64(np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check))
+        total = total + to_float64(g.needs_lower_check | g.needs_upper_check)
     return total

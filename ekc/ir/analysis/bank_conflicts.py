@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import ceil_div
+from ekc.ir.affine import Extent, ceil_div, min_extent
 from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.hardware.memory import (
     BANK_BYTES,
@@ -29,9 +29,7 @@ from ekc.ir.hardware.memory import (
     WARP,
     apply_swizzle,
 )
-
-_WORD_BITS = 48
-"""Bits of a key for the number of a word; the bits above have the part of the warp."""
+from ekc.ir.trace.recorder import has_any
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +58,9 @@ def count_sectors_and_passes(pattern: WarpAccessPattern, lane_count: Any) -> tup
     moves: list[Any] = []
     for move in pattern.start_moves:
         # A step of whole sectors does not change the address within a sector.
-        is_partial = np.bitwise_and(move[0], SECTOR_BYTES // pattern.itemsize - 1) != 0
-        moves += [value * is_partial for value in move]
+        is_partial = move[0] & SECTOR_BYTES // pattern.itemsize - 1 != 0
+        if has_any(is_partial):
+            moves += [value * is_partial for value in move]
     places = _BYTE_STARTS if pattern.itemsize == 1 else _HALFWORD_STARTS
     starts = places.start_lookup(pattern.itemsize, pattern.vector, pattern.first_element, *moves)[0]
     found = places.sector_lookup(starts, *list_pattern_columns(pattern, lane_count))
@@ -78,22 +77,22 @@ def list_pattern_columns(pattern: WarpAccessPattern, lane_count: Any) -> list[An
     """Columns of a pattern: bytes of an element, vector, lanes of the last warp, extents, steps."""
     extents = split_lanes(pattern.extents)
     # Digits of one iteration move nothing.
-    steps = [np.asanyarray(s) * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
-    return [pattern.itemsize, pattern.vector, np.mod(lane_count, WARP), *extents, *steps]
+    steps = [s * (e > 1) for s, e in zip(pattern.steps, extents, strict=True)]
+    return [pattern.itemsize, pattern.vector, lane_count % WARP, *extents, *steps]
 
 
 def sum_over_warps(full: Any, part: Any, lane_count: Any) -> Any:
     """The sum over full warps and one warp of the remaining lanes."""
-    return np.floor_divide(lane_count, WARP) * full + part
+    return lane_count // WARP * full + part
 
 
 def split_lanes(extents: Iterable[Any]) -> list[Any]:
     """Steps of each digit, fastest first, that the lanes of one warp take."""
-    faster: Any = np.asanyarray(1)
+    faster: Extent = 1
     steps = []
     for extent in extents:
-        steps.append(np.minimum(np.asanyarray(extent), ceil_div(WARP, faster)))
-        faster = np.minimum(faster * np.asanyarray(extent), WARP)
+        steps.append(min_extent(extent, ceil_div(WARP, faster)))
+        faster = min_extent(faster * extent, WARP)
     return steps
 
 
@@ -139,17 +138,16 @@ class _SectorStarts:
 
     def _distribute_places(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Shares of the start addresses, for rows of first address, then step and count of each loop."""
-        number = np.arange(len(rows))
+        number, k = np.arange(len(rows)), np.arange(self.place_count)
         found = np.zeros((len(rows), self.place_count))
         found[number, rows[:, 0]] = 1
         for step, count in zip(rows[:, 1::2].T, rows[:, 2::2].T, strict=True):
-            moved = np.zeros_like(found)
-            for k in range(self.place_count):
-                # Steps whose numbers differ by `place_count` give the same address.
-                share = (count // self.place_count + (k < count % self.place_count)) / count
-                source = (np.arange(self.place_count) - (step * k)[:, None]) % self.place_count
-                moved += share[:, None] * found[number[:, None], source]
-            found = moved
+            # Steps whose numbers differ by `place_count` give the same address.
+            shares = (count[:, None] // self.place_count + (k < count[:, None] % self.place_count)) / count[
+                :, None
+            ]
+            source = (k - k[:, None] * step[:, None, None]) % self.place_count
+            found = (shares[:, :, None] * found[number[:, None, None], source]).sum(axis=1)
         return found
 
     def _count_sectors_and_passes(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -262,13 +260,16 @@ def _count_most_words_per_bank(
 ) -> NDArray[np.float64]:
     """[row, part]: the most distinct words in any one bank; `part` has the part of each row and lane."""
     # Sorted keys keep the words of a part together: the part is in the upper bits, the word in the lower.
-    least = words.min()
-    tagged = (part[:, :, None] << _WORD_BITS) + (words - least)
-    tagged = np.sort(tagged.reshape(len(words), -1), axis=1)
-    fresh = np.concatenate([np.ones((len(words), 1), bool), np.diff(tagged, axis=1) != 0], axis=1)
-    row = np.arange(len(words))[:, None] * part_count + (tagged >> _WORD_BITS)
-    bank = ((tagged & ((1 << _WORD_BITS) - 1)) + least) % BANKS
-    per_bank = np.bincount((row * BANKS + bank)[fresh], minlength=len(words) * part_count * BANKS)
+    # Words count from a multiple of `BANKS`. Short keys sort faster.
+    words = words - words.min() // BANKS * BANKS
+    bits = max(int(words.max()), BANKS - 1).bit_length()
+    is_short = bits + part_count.bit_length() < 31
+    keys = ((part[:, :, None] << bits) + words).reshape(len(words), -1)
+    tagged: NDArray[Any] = np.sort(keys.astype(np.int32) if is_short else keys, axis=1)
+    fresh = np.ones(tagged.shape, bool)
+    np.not_equal(tagged[:, 1:], tagged[:, :-1], out=fresh[:, 1:])
+    row = np.arange(len(words))[:, None] * part_count + (tagged >> bits)
+    per_bank = np.bincount((row * BANKS + tagged % BANKS)[fresh], minlength=len(words) * part_count * BANKS)
     return np.asarray(per_bank.reshape(len(words), part_count, BANKS).max(axis=2), dtype=np.float64)
 
 
@@ -281,6 +282,8 @@ SWIZZLE_PERIOD_BYTES = SHARED_LINE_BYTES * SWIZZLE_CHUNKS[-1]
 """Bytes after which start addresses give the same wavefronts again."""
 _PATTERN_COLUMNS = 3
 """Columns of a pattern before its digits: bytes of an element, vector, lanes of the last warp."""
+_ROWS_TOGETHER = 16
+"""Patterns of swizzled tiles that are counted in one call; a pattern has up to 512 starts."""
 
 
 def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> Any:
@@ -293,42 +296,38 @@ def count_swizzled_wavefronts(pattern: WarpAccessPattern, lane_count: Any) -> An
 
 
 def _count_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.array([_count_pattern(*row.tolist()) for row in rows])
+    """(wavefronts of a full warp, of the last warp) of rows of: chunks, first address, number of digits,
+    pattern columns, moves."""
+    begins = range(0, len(rows), _ROWS_TOGETHER)
+    return np.concatenate([_count_few_rows(rows[begin : begin + _ROWS_TOGETHER]) for begin in begins])
 
 
-def _count_pattern(chunks: int, first_element: int, digit_count: int, *rest: int) -> tuple[float, float]:
-    """(wavefronts of a full warp, of the last warp) of one pattern."""
-    column_count = _PATTERN_COLUMNS + 2 * digit_count
-    pattern, moves = np.array([rest[:column_count]]), rest[column_count:]
-    itemsize, vector, part = (int(v) for v in pattern[0, :_PATTERN_COLUMNS])
-    places, shares = np.zeros(1, np.int64), np.ones(1)
-    if chunks > 1:
-        places, shares = _distribute_starts(first_element, moves, SWIZZLE_PERIOD_BYTES // itemsize, vector)
-    return (
-        _average_wavefronts(pattern, WARP, chunks, itemsize * vector, places, shares),
-        _average_wavefronts(pattern, part, chunks, itemsize * vector, places, shares) if part else 0.0,
-    )
+def _count_few_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`_count_rows`, for all starts of the first lane in all rows at once."""
+    chunks, digits = rows[:, 0], int(rows[0, 2])
+    patterns, moves = np.split(rows[:, 3:], [_PATTERN_COLUMNS + 2 * digits], axis=1)
+    itemsize = int(patterns[0, 0])
+    starts = [
+        _distribute_starts(int(row[1]), move.tolist(), SWIZZLE_PERIOD_BYTES // itemsize, int(pattern[1]))
+        if row[0] > 1
+        else (np.zeros(1, np.int64), np.ones(1))
+        for row, pattern, move in zip(rows, patterns, moves, strict=True)
+    ]
 
+    def count_requests(requests: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        places = np.concatenate([starts[number][0] for number in numbers])
+        shares = np.concatenate([starts[number][1] for number in numbers])
+        owner = np.repeat(np.arange(len(requests)), [len(starts[number][0]) for number in numbers])
+        element = (compute_lane_addresses(requests) // itemsize)[owner] + places[:, None]
+        address = apply_swizzle(element, chunks[numbers][owner, None], itemsize) * itemsize
+        counts = count_address_wavefronts(address, itemsize * requests[owner, 1], requests[owner, 2])
+        return np.asarray(np.bincount(owner, counts * shares), dtype=np.float64)
 
-def _average_wavefronts(
-    pattern: NDArray[np.int64],
-    lanes: int,
-    chunks: int,
-    width_bytes: int,
-    start_elements: NDArray[np.int64],
-    shares: NDArray[np.float64],
-) -> float:
-    pattern = pattern.copy()
-    pattern[0, 2] = lanes
-    itemsize = int(pattern[0, 0])
-    element = compute_lane_addresses(pattern) // itemsize + start_elements[:, None]
-    widths, lane_counts = (np.full(len(start_elements), n) for n in (width_bytes, lanes))
-    address = apply_swizzle(element, chunks, itemsize) * itemsize
-    return float(count_address_wavefronts(address, widths, lane_counts) @ shares)
+    return _count_full_and_partial_warps(patterns, count_requests)
 
 
 def _distribute_starts(
-    first_element: int, moves: tuple[int, ...], period_elements: int, vector: int
+    first_element: int, moves: Sequence[int], period_elements: int, vector: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Start addresses of the first lane modulo a swizzle period, and the share of each."""
     shares: NDArray[Any] = np.zeros(period_elements)
@@ -338,6 +337,8 @@ def _distribute_starts(
         if 0 < abs(move) < vector:
             # A move within a vector gives no other start.
             move, count = vector, max(count * abs(move) // vector, 1)
+        if count == 1 or move % period_elements == 0:
+            continue
         cycle = period_elements // gcd(move % period_elements, period_elements)
         turn = np.arange(min(count, cycle))
         weights = (count // cycle + (turn < count % cycle)) / count

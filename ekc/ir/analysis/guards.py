@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, ceil_div, find_atom_range
+from ekc.ir.affine import (
+    AffineForm,
+    Atom,
+    Extent,
+    QuasiAffine,
+    ceil_div,
+    choose,
+    find_atom_range,
+    max_extent,
+    min_extent,
+)
 from ekc.ir.analysis.bank_conflicts import split_lanes
 from ekc.ir.analysis.population_math import Lookup
 from ekc.ir.hardware.memory import WARP
@@ -149,14 +159,14 @@ def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_st
     """Shares of a guard, from its pattern: (values, values in a warp, step) of digits, least value, bound."""
     form, extent = _strip_quotient(g.form, g.extent)
     columns: list[Any] = []
-    low: Any = np.asanyarray(form.const)
-    for atom, coefficient in form.terms:
-        first, last = (np.asanyarray(v) for v in find_atom_range(atom, extents))
-        step, count = np.asanyarray(coefficient), last - first + 1
+    low = form.const
+    for atom, step in form.terms:
+        first, last = find_atom_range(atom, extents)
+        count = last - first + 1
         # A digit with a negative step has its least value at its last iteration.
-        low = low + step * np.where(step < 0, last, first)
-        columns += [count, np.minimum(_count_atom_lanes(atom, lane_steps), count), np.abs(step)]
-    columns += [low, np.asanyarray(extent)]
+        low = low + step * choose(step < 0, last, first)
+        columns += [count, min_extent(_count_atom_lanes(atom, lane_steps), count), abs(step)]
+    columns += [low, extent]
     found = _PASS_SHARE_LOOKUP(*columns)
     return PassShares(found[0], found[1])
 
@@ -173,10 +183,9 @@ def _strip_quotient(form: AffineForm, extent: Extent) -> tuple[AffineForm, Exten
 
 def _count_atom_lanes(atom: Atom, lane_steps: LaneSteps) -> Any:
     if isinstance(atom, str):
-        return np.asanyarray(lane_steps.get(atom, 1))
+        return lane_steps.get(atom, 1)
     # Lanes change a quotient or remainder at most as often as its dividend.
-    counts = [np.asanyarray(lane_steps.get(name, 1)) for name in atom.find_variables()]
-    return reduce(np.maximum, counts, np.asanyarray(1))
+    return reduce(max_extent, (lane_steps.get(name, 1) for name in atom.find_variables()), 1)
 
 
 _PASS_SHARE_LOOKUP = Lookup(count_guard_passes, 2)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import Atom, Extent, find_atom_variables, min_extent
-from ekc.ir.analysis.population_math import Lookup
+from ekc.ir.affine import Atom, Extent, choose, find_atom_variables, max_extent, min_extent
+from ekc.ir.analysis.population_math import Lookup, to_float64
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, has_needed_guard
 from ekc.ir.lowering.nodes import ComputeNode, InitNode, LoopNode, Node, ReduceNode, StageNode, WriteNode
@@ -50,15 +50,17 @@ def compute_issued_share(
     outermost first.
     """
     staging = nest.find_staging(access.buffer.name) if access.buffer is not None else None
-    moves, is_kept = access.address.find_variables(), np.asanyarray(True)
+    moves, is_kept = access.address.find_variables(), np.True_
     share: Extent = 1.0
     for node in reversed(path):
         if staging is not None and node.loop.name == staging.at:
             break
-        extent = np.asanyarray(node.loop.extent, dtype=np.float64)
-        is_kept = is_kept & ~has_needed_guard(g for g in guards if node.loop.name in g.form.find_variables())
+        extent = to_float64(node.loop.extent)
+        if guards:
+            own = [g for g in guards if node.loop.name in g.form.find_variables()]
+            is_kept = is_kept & ~has_needed_guard(own)
         if node.loop.name not in moves:
-            share = np.where(is_kept, share / extent, share)
+            share = choose(is_kept, share / extent, share)
         elif not node.must_unroll:
             is_kept = is_kept & (node.loop.unroll >= extent)
     return share
@@ -66,7 +68,7 @@ def compute_issued_share(
 
 def compute_read_share(path: Sequence[LoopNode], access: TensorAccess, nest: Nest) -> Extent:
     """Share of iterations in which a read of the body is issued; 1 where the read has a guard."""
-    return np.where(has_needed_guard(access.guards), 1.0, compute_issued_share(path, access, nest, ()))
+    return choose(has_needed_guard(access.guards), 1.0, compute_issued_share(path, access, nest, ()))
 
 
 def compute_conversion_cost(source: DType, target: DType) -> float:
@@ -90,24 +92,24 @@ def compute_merged_width(access: TensorAccess, unrolled_loops: Mapping[Atom, Unr
     known extents.
     """
     if access.buffer is None or access.dtype in _ASM_CONVERTED_DTYPES:
-        return np.asanyarray(1)
-    other_steps, copied = np.asanyarray(access.address.const), []
+        return 1
+    other_steps, copied = access.address.const, []
     for atom, step in access.address.terms:
         loop = unrolled_loops.get(atom)
         if loop is None:
             other_steps = other_steps | step
         elif np.ndim(loop.copies) == 0 and int(loop.copies) == 1:
-            other_steps = other_steps | np.where(np.asanyarray(loop.extent) == 1, 0, step)
+            other_steps = other_steps | choose(loop.extent == 1, 0, step)
         else:
-            copied += _encode_loop(np.asanyarray(step), loop)
+            copied += _encode_loop(step, loop)
     if not copied:
-        return np.asanyarray(1)
+        return 1
     # Steps that join nothing matter only for the alignment.
-    alignment = np.bitwise_and(other_steps, max(_JOINED_WIDTHS) - 1)
+    alignment = other_steps & max(_JOINED_WIDTHS) - 1
     is_separate = has_needed_guard(access.guards)
     if access.buffer.is_swizzled:
         # The compiler does not see that neighbours stay neighbours in a swizzled tile.
-        is_separate = is_separate | (np.asanyarray(access.buffer.swizzle) != 1)
+        is_separate = is_separate | (access.buffer.swizzle != 1)
     return _MERGED_WIDTH_LOOKUP(is_separate, alignment, *copied)[0]
 
 
@@ -117,9 +119,9 @@ def _encode_loop(step: Extent, loop: UnrolledLoop) -> list[Extent]:
     A step that is a multiple of the widest access changes nothing. It is encoded as no loop, so that there
     are fewer patterns.
     """
-    matters = np.bitwise_and(step, max(_JOINED_WIDTHS) - 1) != 0
-    copies = 2 * np.asanyarray(loop.copies) + (loop.copies < loop.extent)
-    return [np.where(matters, step, 0), np.where(matters, copies, 0)]
+    matters = step & max(_JOINED_WIDTHS) - 1 != 0
+    copies = 2 * loop.copies + (loop.copies < loop.extent)
+    return [choose(matters, step, 0), choose(matters, copies, 0)]
 
 
 def _compute_widths(rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -151,7 +153,7 @@ def compute_copy_width(stage: StageNode, path: Sequence[LoopNode], nest: Nest) -
     segments = [s.extent for s in stage.buffer.region.segments]
     own = {f"#{i}": UnrolledLoop(extent, extent) for i, extent in enumerate(segments)}
     unrolled = list_unrolled_loops(path, nest) | own
-    return np.maximum(np.asanyarray(stage.staging.vector), compute_merged_width(stage.source, unrolled))
+    return max_extent(stage.staging.vector, compute_merged_width(stage.source, unrolled))
 
 
 def compute_fetch_width(write: WriteNode, access: TensorAccess) -> Extent:
@@ -165,11 +167,11 @@ def compute_fetch_width(write: WriteNode, access: TensorAccess) -> Extent:
     if access.buffer is not None or any(own in find_atom_variables(atom) for atom, _ in others):
         return 1
     width = min_extent(write.vector, 16 // access.dtype.bytes)
-    contiguous = np.asanyarray(dict(access.address.terms).get(own, 0)) == 1
-    fits = contiguous & ~has_needed_guard(access.guards) & (np.asanyarray(access.address.const) % width == 0)
+    contiguous = dict(access.address.terms).get(own, 0) == 1
+    fits = contiguous & ~has_needed_guard(access.guards) & (access.address.const % width == 0)
     for _, step in others:
-        fits = fits & (np.asanyarray(step) % width == 0)
-    return np.where(fits, width, 1)
+        fits = fits & (step % width == 0)
+    return choose(fits, width, 1)
 
 
 def compute_epilogue_read_share(write: WriteNode, access: TensorAccess) -> Extent:
@@ -179,13 +181,13 @@ def compute_epilogue_read_share(write: WriteNode, access: TensorAccess) -> Exten
     vector, and over segments that move neither the address nor a guard of the store.
     """
     moves = access.address.find_variables()
-    share = 1.0 / np.asanyarray(compute_fetch_width(write, access), dtype=np.float64)
+    share = 1.0 / to_float64(compute_fetch_width(write, access))
     for i, segment in enumerate(write.region.segments):
         name = f"#{i}"
         if name not in moves:
             together = write.vector if i == write.vector_segment else 1
             is_guarded = has_needed_guard(g for g in write.target.guards if name in g.form.find_variables())
-            share = share / np.where(is_guarded, together, segment.extent)
+            share = share / choose(is_guarded, together, segment.extent)
     return share
 
 
@@ -195,12 +197,14 @@ def list_unrolled_loops(path: Sequence[LoopNode], nest: Nest) -> dict[Atom, Unro
     A loop that is unrolled in part counts only where its extent is a multiple of the copies; else there is a
     remainder loop.
     """
-    found: dict[Atom, UnrolledLoop] = {x.name: UnrolledLoop(x.extent, np.asanyarray(1)) for x in nest.loops}
+    found: dict[Atom, UnrolledLoop] = {x.name: UnrolledLoop(x.extent, 1) for x in nest.loops}
     for node in path:
-        extent = np.asanyarray(node.loop.extent)
-        copies = extent if node.must_unroll else np.minimum(node.loop.unroll, extent)
-        is_straight = (extent % np.maximum(copies, 1) == 0) & ~has_needed_guard(_collect_guards(node.body))
-        found[node.loop.name] = UnrolledLoop(extent, np.where(is_straight, copies, 1))
+        extent = node.loop.extent
+        copies = extent if node.must_unroll else min_extent(node.loop.unroll, extent)
+        if isinstance(copies, int) and copies == 1:
+            continue
+        is_straight = (extent % max_extent(copies, 1) == 0) & ~has_needed_guard(_collect_guards(node.body))
+        found[node.loop.name] = UnrolledLoop(extent, choose(is_straight, copies, 1))
     return found
 
 

@@ -38,12 +38,25 @@ class Lookup:
         self, count_patterns: Callable[[NDArray[np.int64]], NDArray[np.float64]], figure_count: int
     ) -> None:
         self.count_patterns = count_patterns
+        self.single_figures: dict[tuple[Any, ...], NDArray[np.float64]] = {}
+        """Figures of patterns that were asked for one at a time."""
         self.keys = np.zeros(_SLOTS + _PROBES, dtype=np.int64)
         self.figures = np.zeros((_SLOTS + _PROBES, figure_count))
 
     def __call__(self, *columns: Any) -> NDArray[np.float64]:
-        """Figures (first axis) of patterns; each column of the patterns is an integer or a vector."""
-        found: NDArray[np.float64] = _look_up_figures(self, *columns)
+        """Figures (first axis) of patterns; each column of the patterns is an integer or a vector. One number
+        for each figure where all columns are integers."""
+        found: NDArray[np.float64] | None
+        try:
+            found = self.single_figures.get(columns)
+        except TypeError:
+            # A vector has no hash.
+            found = _look_up_figures(self, *columns)
+        if found is None:
+            if len(self.single_figures) >= _SLOTS:
+                self.single_figures.clear()
+            pattern = np.array([[int(c) for c in columns]], dtype=np.int64)
+            found = self.single_figures[columns] = self.count_patterns(pattern)[0]
         return found
 
     def find_slots(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -119,7 +132,11 @@ PopulationValue = Any
 
 def to_float64(value: Any) -> PopulationValue:
     """An extent, or one extent for each member, in float64."""
-    return np.asanyarray(value, dtype=np.float64)
+    if isinstance(value, np.float64):
+        return value
+    # A number of NumPy takes part in arithmetic faster than an array of one number.
+    is_number = isinstance(value, (int, np.generic))
+    return np.float64(value) if is_number else np.asanyarray(value, dtype=np.float64)
 
 
 def multiply_extents(values: Iterable[Any]) -> PopulationValue:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
 from ekc.ir.affine import (
     AffineForm,
     Extent,
@@ -16,6 +14,7 @@ from ekc.ir.affine import (
     find_atom_range,
     find_carry_period,
     find_displacement,
+    max_extent,
     min_extent,
 )
 from ekc.ir.analysis.bank_conflicts import (
@@ -106,7 +105,7 @@ class TrafficCounter:
         steps, lanes = dict(row.address.terms), dict[Any, int](LDMATRIX_LANES)
         if matrix_count == 2:
             lanes[LANE_MATRIX_HIGH] = 1
-        rounds = ((count * np.ceil(self.thread_count / WARP), to_float64(LANE_GROUPS * matrix_count)),)
+        rounds = ((count * ceil_div(self.thread_count, WARP), to_float64(LANE_GROUPS * matrix_count)),)
         vector = LDMATRIX_ROW_BYTES // row.dtype.bytes
         moves = [steps.get(part, 0) for part in lanes]
         issue = WarpRequest(row, "load", vector, rounds, list(lanes.values()), moves)
@@ -116,7 +115,7 @@ class TrafficCounter:
         """A copy by all threads, round by round: its reads, and its stores to shared memory."""
         region, vector = node.buffer.region, node.staging.vector
         moves = to_float64(region.size) / to_float64(vector)
-        full = np.floor_divide(moves, self.thread_count)
+        full = moves // self.thread_count
         rounds = ((trips * full, self.thread_count), (trips, moves - full * self.thread_count))
         strip_width = find_strip_width(node, self.kernel.thread_count)
         lane_steps = map_segment_lane_steps(region, vector, strip_width)
@@ -129,7 +128,7 @@ class TrafficCounter:
         is_contiguous = node.buffer.fastest_segment == node.vector_segment
         target = TensorAccess(node.source.spec, node.buffer, (), node.target_address, ())
         if node.is_async:
-            self.add_quantity("async_copies", sum(count * np.ceil(number / WARP) for count, number in rounds))
+            self.add_quantity("async_copies", sum(count * ceil_div(number, WARP) for count, number in rounds))
         width, times = (vector, 1.0) if is_contiguous else (1, to_float64(vector))
         store_rounds = tuple((count * times, number) for count, number in rounds)
         last = f"#{len(region.segments) - 1}"
@@ -158,17 +157,18 @@ class TrafficCounter:
         pattern = request.make_pattern(extents, lane_steps)
         prefix = f"{'global' if request.access.buffer is None else 'shared'}_{request.kind}_"
         for count, number in request.rounds:
-            requests = count * np.ceil(number / WARP) * passed.warp_share
+            warps = ceil_div(number, WARP)
+            requests = count * warps * passed.warp_share
             self.add_quantity(prefix + "requests", requests)
             if request.access.buffer is None:
                 each, turns = count_sectors_and_passes(pattern, number)
-                self.add_quantity(prefix + "sectors", np.maximum(count * each * passed.lane_share, requests))
+                self.add_quantity(prefix + "sectors", max_extent(count * each * passed.lane_share, requests))
                 self.add_quantity("global_passes", count * turns * passed.warp_share)
             else:
                 count_waves = count_wavefronts if pattern.swizzle is None else count_swizzled_wavefronts
                 turns = count_waves(pattern, number)
                 self.add_quantity(prefix + "wavefronts", count * turns * passed.warp_share)
-            single = np.maximum(2.0 * np.ceil(number / WARP) - turns, 0.0)
+            single = max_extent(2.0 * warps - turns, 0.0)
             self.add_quantity("one_pass_requests", count * single * passed.warp_share)
             if request.kind == "load":
                 size = to_float64(request.vector) * request.access.dtype.bytes
@@ -191,7 +191,7 @@ def map_segment_lane_steps(region: Region, vector: Any, strip_width: Any) -> Lan
     """Steps of each segment that the lanes of a warp take in a copy by all threads, strip by strip."""
     order = list(reversed(range(len(region.segments))))
     moves = [region.segments[i].extent for i in order]
-    moves[0] = np.maximum(np.asanyarray(strip_width) // vector, 1)
+    moves[0] = max_extent(strip_width // vector, 1)
     lanes = map_lane_steps([f"#{i}" for i in order], moves)
     lanes[f"#{order[0]}"] = lanes[f"#{order[0]}"] * vector
     return lanes
@@ -202,7 +202,7 @@ def list_segment_digits(
 ) -> tuple[list[Any], list[Any]]:
     """Extents, and elements per step, of the digits of a copy, fastest first: vectors of a strip, rows."""
     *rows, last = range(len(region.segments))
-    digits = _list_digits(address, f"#{last}", np.maximum(np.asanyarray(strip_width) // vector, 1), vector)
+    digits = _list_digits(address, f"#{last}", max_extent(strip_width // vector, 1), vector)
     for i in reversed(rows):
         digits += _list_digits(address, f"#{i}", region.segments[i].extent)
     return [d[0] for d in digits], [d[1] for d in digits]
@@ -217,7 +217,8 @@ def _list_digits(address: AffineForm, name: str, extent: Extent, width: Any = 1)
     step = dict(address.terms).get(name, 0)
     divisions = [a for a, _ in address.terms if not isinstance(a, str) and name in a.find_variables()]
     if not divisions:
-        return [(extent, np.asanyarray(step) * width)]
-    period = np.clip(reduce(min_extent, [find_carry_period(a, name) for a in divisions]) // width, 1, extent)
+        return [(extent, step * width)]
+    carries = reduce(min_extent, [find_carry_period(a, name) for a in divisions]) // width
+    period = min_extent(max_extent(carries, 1), extent)
     low, high = find_displacement(address, name, width), find_displacement(address, name, period * width)
     return [(period, low), (ceil_div(extent, period), high)]

@@ -23,7 +23,6 @@ from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS, WgmmaFamily
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import walk_nodes
 from ekc.ir.program import Program
 
 _MARKED_LANE = 5
@@ -87,7 +86,7 @@ def draw_fragments(program: Program) -> Figure:
     elements: list[str] = []
     y = 0.0
     for kernel in derive_launches(program):
-        for node in walk_nodes(kernel.body):
+        for node in kernel.nodes:
             if isinstance(node, tree.MmaNode):
                 is_warp = isinstance(node.tile.instruction, MmaInstruction)
                 more, height = _draw_mma(node) if is_warp else _draw_wgmma(node)

@@ -19,7 +19,7 @@ from ekc.ir.hardware.mma import REGISTER_BYTES
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import Buffer
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import LaunchTree, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.printer import format_shape
 from ekc.ir.program import Loop, Program, Staging
 from ekc.tables import count_nouns
@@ -141,7 +141,7 @@ class _Route:
 def _list_routes(kernel: LaunchTree) -> Iterator[_Route]:
     """The routes of the tensors that a launch reads, in the order of its stagings."""
     nest = kernel.nest
-    nodes = {n.staging.name: n for n in walk_nodes(kernel.body) if isinstance(n, _PRIVATE)}
+    nodes = {n.staging.name: n for n in kernel.nodes if isinstance(n, _PRIVATE)}
     tiles = {s.name: n for s, n in _find_tiles(kernel).items()}
     for staging in nest.stagings:
         if staging.name in tiles:
@@ -167,7 +167,7 @@ _SHARED = (tree.StageNode, tree.ReduceNode)
 
 def _find_tiles(kernel: LaunchTree) -> dict[Staging, tree.StageNode | tree.ReduceNode]:
     """The nodes that fill shared tiles, by their staging."""
-    found = (n for n in walk_nodes(kernel.body) if isinstance(n, _SHARED))
+    found = (n for n in kernel.nodes if isinstance(n, _SHARED))
     return {n.staging: n for n in found if n.buffer.scope == "shared"}
 
 
@@ -230,14 +230,14 @@ def _draw_route(kernel: LaunchTree, route: _Route, y: float) -> list[str]:
 
 
 def _is_wgmma(kernel: LaunchTree) -> bool:
-    return any(isinstance(n, tree.WgmmaGroupNode) for n in walk_nodes(kernel.body))
+    return any(isinstance(n, tree.WgmmaGroupNode) for n in kernel.nodes)
 
 
 def _draw_output(kernel: LaunchTree, y: float) -> list[str]:
     """The way of the result from registers to global memory."""
     output = kernel.nest.output
     elements = _draw_box("global", y, output.name, f"{' x '.join(map(str, output.shape))} {output.dtype}")
-    write = next((n for n in walk_nodes(kernel.body) if isinstance(n, tree.WriteNode)), None)
+    write = next((n for n in kernel.nodes if isinstance(n, tree.WriteNode)), None)
     if write is None:
         words, name, size = format_width(output.dtype, 1), "result", "not kept in a register"
         if kernel.nest.compute.reduction_axes:
@@ -321,7 +321,7 @@ def _format_bytes(count: int) -> str:
 def _list_tile_loops(kernel: LaunchTree) -> list[tuple[tree.LoopNode, list[tree.StageNode]]]:
     """The loops that fill shared tiles, with the copies in each."""
     found = []
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, tree.LoopNode):
             copies = [n for n in node.body if isinstance(n, tree.StageNode) and n.buffer.scope == "shared"]
             if copies:

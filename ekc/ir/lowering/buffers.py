@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.ir.affine import AffineForm, Extent, find_range
+from ekc.ir.affine import AffineForm, Extent, find_range, sum_scaled_forms
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import (
@@ -40,9 +40,9 @@ class BoundsGuard:
 
 def has_needed_guard(guards: Iterable[BoundsGuard]) -> Any:
     """Whether any of the guards is needed (for a population, for which members)."""
-    some: Any = np.asanyarray(False)
+    some: Any = np.False_
     for g in guards:
-        some = some | np.asanyarray(g.needs_lower_check) | np.asanyarray(g.needs_upper_check)
+        some = some | g.needs_lower_check | g.needs_upper_check
     return some
 
 
@@ -114,10 +114,7 @@ class Buffer:
 
     def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
         """Address of the element with these coordinates, without panels and swizzle (`apply_layout`)."""
-        total = AffineForm()
-        for form, stride in zip(coordinates, self.strides, strict=True):
-            total = total + form.scale(stride)
-        return total
+        return sum_scaled_forms(coordinates, self.strides)
 
     def apply_layout(self, address: Any) -> Any:
         """Stored address of the element at an address; numbers, not a form. Panels and swizzle applied."""
@@ -136,7 +133,7 @@ class Buffer:
     @property
     def is_swizzled(self) -> bool:
         """Whether the buffer is swizzled, for any member of a population."""
-        return has_any(np.asanyarray(self.swizzle) != 1)
+        return has_any(self.swizzle != 1)
 
     def find_segment(self, dim: int) -> int | None:
         """Index of the last (finest) segment along a dimension of the tensor."""
@@ -203,9 +200,7 @@ def make_global_access(
     spec: TensorSpec, index: tuple[AffineForm, ...], extents: Mapping[str, Extent]
 ) -> TensorAccess:
     """An access to global memory, guarded where its index can leave the tensor."""
-    address = AffineForm()
-    for form, stride in zip(index, spec.strides, strict=True):
-        address = address + form.scale(stride)
+    address = sum_scaled_forms(index, spec.strides)
     return TensorAccess(spec, None, index, address, find_guards(index, spec.shape, extents))
 
 

@@ -23,13 +23,13 @@ from ekc.ir.program import Nest, Staging
 
 def has_load(compute: Compute, tensor: str) -> bool:
     """Whether the body of a compute reads a tensor."""
-    return any(load.tensor == tensor for load in ex.find_loads(compute.body))
+    return any(load.tensor == tensor for load in compute.loads)
 
 
 def is_elementwise(reader: Compute, tensor: TensorSpec) -> bool:
     """Whether a compute reads a tensor only at its own element, and reduces nothing."""
     own = tuple(ex.Var(a.name) for a in reader.spatial_axes)
-    found = [load.index for load in ex.find_loads(reader.body) if load.tensor == tensor.name]
+    found = [load.index for load in reader.loads if load.tensor == tensor.name]
     return (
         bool(found)
         and not reader.reduction_axes
@@ -103,7 +103,7 @@ def find_out_of_bounds_read(
 ) -> ex.Load | None:
     """A read outside the producer's tensor, which gives 0, where the producer's body is not 0."""
     extents = {a.name: a.extent for a in reader.axes}
-    for load in ex.find_loads(reader.body):
+    for load in reader.loads:
         if load.tensor != producer.output.name:
             continue
         for index, axis in zip(load.index, producer.spatial_axes, strict=True):
@@ -117,7 +117,7 @@ def _is_zero_beyond(producer: Compute, axis: Axis, tensors: Mapping[str, TensorS
     """Whether the body is 0 beyond the axis: all tensors that it reads end there, and zeros give 0."""
     if _has_axis_value(producer.body):
         return False
-    for load in ex.find_loads(producer.body):
+    for load in producer.loads:
         dims = zip(load.index, tensors[load.tensor].shape, strict=True)
         if not any(i == ex.Var(axis.name) and e <= axis.extent for i, e in dims):
             return False
@@ -180,7 +180,7 @@ def find_staging_depth(nest: Nest, at: str | None) -> int:
 def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
     """Whether `staging` is read while the producer of `user` is computed."""
     compute = user.producer
-    reads = compute is not None and any(x.tensor == staging.tensor for x in ex.find_loads(compute.body))
+    reads = compute is not None and any(x.tensor == staging.tensor for x in compute.loads)
     return staging is not user and reads and can_use_staging(nest, staging, user)
 
 
@@ -206,6 +206,8 @@ def find_fused_reads(nest: Nest, staging: Staging) -> IndexForms:
     """Reads of a staging by fused producers, in terms of loops of the nest and reduction axes."""
     found: IndexForms = []
     computed = {x.tensor: x for x in nest.stagings if x.producer is not None}
+    if not computed:
+        return found
 
     def visit(body: ex.Expr, index: Mapping[str, AffineForm], user: Staging | None) -> None:
         for load in ex.find_loads(body):

@@ -12,10 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
-
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.affine import AffineForm, Extent, is_any
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.dtypes import find_read_type
 from ekc.ir.lowering import nodes as tree
@@ -92,9 +90,10 @@ class _LaunchBuilder:
         self.compute = nest.compute
         self.tensors = dict(tensors)
         self.axis_by_loop = nest.axis_by_loop
-        loads = ex.find_loads(nest.compute.body)
-        self.read_indices = {x: to_affine_index(x, nest.index_forms) for x in loads}
+        self.read_indices = nest.read_forms
         self.store_index = to_affine_index(self.compute.output_element, nest.axis_forms)
+        indices = (*self.read_indices.values(), self.store_index)
+        self.used_loops = {name for index in indices for form in index for name in form.find_variables()}
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
         self.tile = find_tensor_tile(nest, self.tensors) if nest.instruction else None
@@ -176,7 +175,7 @@ class _LaunchBuilder:
         inner = frozenset(x.name for x in inside)
         region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
         points = tree.multiply_extents(x.extent for x in inside if not x.is_reduction)
-        if np.any(np.asanyarray(region.size != points)):
+        if is_any(region.size != points):
             # A hull has elements that other threads write.
             raise make_schedule_error(
                 "cache_write",
@@ -244,14 +243,11 @@ class _LaunchBuilder:
         return (node, *([tree.BarrierNode()] if needs_barrier else []))
 
     def _needs_unrolling(self, loop: Loop) -> bool:
-        buffers = [b for b in self.buffers.values() if b.scope != "shared"]
-        buffers += [self.accumulator] if self.accumulator else []
-        reads = [f for forms in (*self.read_indices.values(), self.store_index) for f in forms]
-        used = any(loop.name in f.find_variables() for f in reads)
-        return used and any(
-            loop.name in b.region.inner_loops and (b is not self.accumulator or not loop.is_reduction)
-            for b in buffers
-        )
+        if loop.name not in self.used_loops:
+            return False
+        in_sums = self.accumulator is not None and loop.name in self.accumulator.region.inner_loops
+        tiles = [b for b in self.buffers.values() if b.scope != "shared"]
+        return (in_sums and not loop.is_reduction) or any(loop.name in b.region.inner_loops for b in tiles)
 
     def _build_stages(self, stagings: list[Staging]) -> tuple[tree.Node, ...]:
         """Copies in order of dependence: shared ones, a barrier (or a wait) after them, private ones."""
@@ -298,7 +294,7 @@ class _LaunchBuilder:
             extents = {**extents, **self.nest.fused_reduction_extents}
             produced = {
                 x: self._build_fused_read(x.tensor, staging, to_affine_index(x, axes), extents)
-                for x in ex.find_loads(staging.producer.body)
+                for x in staging.producer.loads
             }
             if staging.producer.reduction_axes:
                 return tree.ReduceNode(staging, buffer, source, address, produced)

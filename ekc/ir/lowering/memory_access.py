@@ -84,9 +84,9 @@ def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
     """Reads of the body that go to global memory, by tensor."""
     staged = {s.tensor for s in nest.stagings}
     found: dict[str, IndexForms] = {}
-    for load in ex.find_loads(nest.compute.body):
+    for load, forms in nest.read_forms.items():
         if load.tensor not in staged:
-            found.setdefault(load.tensor, []).append(to_affine_index(load, nest.index_forms))
+            found.setdefault(load.tensor, []).append(forms)
     return found
 
 
@@ -95,15 +95,16 @@ def find_global_reads(nest: Nest) -> dict[str, IndexForms]:
     produced = {s.tensor: s.producer for s in nest.stagings if s.producer}
     found: dict[str, IndexForms] = {}
 
-    def visit(body: ex.Expr, index: Mapping[str, AffineForm]) -> None:
-        for load in ex.find_loads(body):
-            forms, compute = to_affine_index(load, index), produced.get(load.tensor)
+    def visit(reads: Mapping[ex.Load, tuple[AffineForm, ...]]) -> None:
+        for load, forms in reads.items():
+            compute = produced.get(load.tensor)
             if compute is None:
                 found.setdefault(load.tensor, []).append(forms)
             else:
-                visit(compute.body, map_axes_to_element(compute, forms))
+                axes = map_axes_to_element(compute, forms)
+                visit({x: to_affine_index(x, axes) for x in compute.loads})
 
-    visit(nest.compute.body, nest.index_forms)
+    visit(nest.read_forms)
     for load in ex.find_loads(nest.written_value):
         if load.tensor != nest.compute.output.name:
             found.setdefault(load.tensor, []).append(to_affine_index(load, nest.axis_forms))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -244,6 +245,11 @@ class LaunchTree:
     is_zero_fill: bool = False
     """Whether the launch only zeroes the output of the next launch, which adds to it."""
 
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node of the body, outer ones first."""
+        return tuple(walk_nodes(self.body))
+
     def find_bound_loops(self, level: str) -> tuple[Loop, ...]:
         """Loops bound to one hardware index, slowest first."""
         return tuple(x for x in self.nest.loops if x.level == level)
@@ -252,7 +258,7 @@ class LaunchTree:
         """Number of values of a hardware index."""
         return multiply_extents(x.extent for x in self.find_bound_loops(level))
 
-    @property
+    @cached_property
     def thread_loops(self) -> tuple[Loop, ...]:
         """Every thread loop, fastest first, in the order of the linear thread number."""
         return tuple(x for level in THREAD_LEVELS for x in reversed(self.find_bound_loops(level)))
@@ -263,17 +269,17 @@ class LaunchTree:
         faster = takewhile(lambda x: not x.is_reduction, self.thread_loops)
         return multiply_extents(x.extent for x in faster)
 
-    @property
+    @cached_property
     def block_loops(self) -> tuple[Loop, ...]:
         """Every block loop, fastest first, in the order the hardware starts blocks."""
         return tuple(x for level in BLOCK_LEVELS for x in reversed(self.find_bound_loops(level)))
 
-    @property
+    @cached_property
     def thread_count(self) -> Extent:
         """Threads in a block."""
         return multiply_extents(x.extent for x in self.thread_loops)
 
-    @property
+    @cached_property
     def block_count(self) -> Extent:
         """Blocks in the grid."""
         return multiply_extents(x.extent for x in self.block_loops)

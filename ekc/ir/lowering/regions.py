@@ -14,8 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ekc.ir.affine import (
     AffineForm,
     Atom,
@@ -23,6 +21,7 @@ from ekc.ir.affine import (
     QuasiAffine,
     find_atom_range,
     find_range,
+    is_any,
     make_variable,
     max_extent,
     min_extent,
@@ -192,14 +191,14 @@ def _find_dimension_region(
             problem = "the reads differ by more than a constant"
             remedy = "stage at another loop"
             raise make_schedule_error("stage", "one region for several reads", problem, remedy)
-    terms = tuple(t for t in forms[0].select_inside(inner_loops).terms if _find_axis(t[0], axis_by_loop))
-    axes = {_find_axis(a, axis_by_loop) for a, _ in terms}
+    inside = [(t, _find_axis(t[0], axis_by_loop)) for t in forms[0].select_inside(inner_loops).terms]
+    terms, axes = tuple([t for t, axis in inside if axis]), {axis for _, axis in inside if axis}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
-    if different or not is_single or any(np.any(np.asanyarray(c) < 0) for _, c in terms):
+    if different or not is_single or any(is_any(c < 0) for _, c in terms):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     lowest = [find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine)]
-    if any(np.any(np.asanyarray(low) != 0) for low in lowest):
+    if any(is_any(low != 0) for low in lowest):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     return outer_forms[0], _make_segments(dim, terms, forms[0], extents)
 
@@ -213,7 +212,7 @@ def _is_divided_pair(
         return False
     steps = [[(a, c) for a, c in form.terms if axis_by_loop.get(str(a)) == axis] for axis in (outer, inner)]
     (_, above), (first, step) = steps[0][-1], steps[1][0]
-    return bool(np.all(np.asanyarray(above == step * extents[str(first)])))
+    return not is_any(above != step * extents[str(first)])
 
 
 def _find_axis(atom: Atom, axis_by_loop: Mapping[str, str]) -> str:
@@ -264,9 +263,9 @@ def _has_constant_difference(a: AffineForm, b: AffineForm) -> bool:
     difference = dict((a - b).terms)
     inside = {atom: atom.inner for atom, _ in b.terms if isinstance(atom, QuasiAffine)}
     pairs = ((x.inner, inside[x]) for x, _ in a.terms if isinstance(x, QuasiAffine) and x in inside)
-    same = all(np.all(np.asanyarray(c) == 0) for c in difference.values())
+    same = not any(is_any(c != 0) for c in difference.values())
     return same and all(_is_equal(x, y) for x, y in pairs if x is not y)
 
 
 def _is_equal(a: AffineForm, b: AffineForm) -> bool:
-    return _has_constant_difference(a, b) and bool(np.all(np.asanyarray(a.const == b.const)))
+    return _has_constant_difference(a, b) and not is_any(a.const != b.const)

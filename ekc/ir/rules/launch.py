@@ -21,7 +21,6 @@ from ekc.ir.lowering.nodes import (
     ReduceNode,
     StageNode,
     count_statements,
-    walk_nodes,
 )
 from ekc.ir.program import Program
 from ekc.ir.refusal import Check, at_most, exactly, fits, requires
@@ -166,14 +165,14 @@ def _is_power_of_two(n: Any) -> Any:
 
 def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """A tile that is computed on the spot cannot be filled in vectors."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, StageNode) and node.producer_reads is not None:
             yield exactly(f"vector width of {node.staging.name}", node.staging.vector, 1, "elements at once")
 
 
 def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Reductions on the spot need full warps, and warps per element that divide those of the block."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, ReduceNode):
             rule, warps = "reduction on the spot", node.staging.warps
             yield _check_full_warps(rule, kernel.thread_count)

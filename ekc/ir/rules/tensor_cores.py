@@ -16,7 +16,7 @@ from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
 from ekc.ir.lowering.fragments import find_tile_strides, is_mn_major
-from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor, walk_nodes
+from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor
 from ekc.ir.lowering.tensor_tiles import TENSORIZE_RULE, check_tile_extents
 from ekc.ir.refusal import Check, exactly, fits, requires
 
@@ -106,7 +106,7 @@ def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
 
 def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Every product of a launch, and no fragment without a product."""
-    products = [node for node in walk_nodes(kernel.body) if isinstance(node, MmaNode)]
+    products = [node for node in kernel.nodes if isinstance(node, MmaNode)]
     for node in products:
         yield _make_target_check(node, limits)
         yield from check_tile_extents(kernel.nest, node.tile)

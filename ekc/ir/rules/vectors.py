@@ -23,7 +23,7 @@ from ekc.ir.affine import (
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
-from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode, walk_nodes
+from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode
 from ekc.ir.refusal import Check, at_most, fits, requires
 
 REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
@@ -31,7 +31,7 @@ REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, StageNode):
             staging, region = node.staging, node.buffer.region
             yield from _check_vector(staging.name, staging.vector, node.source, region, node.vector_segment)
@@ -44,7 +44,7 @@ def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
 def _check_vector(
     name: str, vector: Extent, source: TensorAccess, region: Any, segment: int | None
 ) -> Iterator[Check]:
-    v = np.asanyarray(vector)
+    v = vector
     rule, unit = f"vector width of {name}", "elements at once"
     fewer = f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer"
     yield at_most(rule, vector * source.dtype.bytes, MAX_ACCESS_BYTES, "bytes at once", fewer)
@@ -74,7 +74,7 @@ def _find_common_divisor(steps: Sequence[Extent], width: Any) -> tuple[Any, Any]
     all_divide: Any = True
     near = width
     for step in steps:
-        all_divide, near = all_divide & (np.asanyarray(step) % width == 0), np.gcd(step, near)
+        all_divide, near = all_divide & (step % width == 0), np.gcd(step, near)
     return all_divide, near
 
 
@@ -131,7 +131,7 @@ def _list_steps(address: AffineForm, own: str) -> list[Extent]:
 
 def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     """Every asynchronous copy of a launch needs an instruction that can do it."""
-    for node in walk_nodes(kernel.body):
+    for node in kernel.nodes:
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ekc.ir import expr as ex
 from ekc.ir.affine import Extent
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, count_panel_elements
@@ -170,7 +169,7 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
     readers = [n for n in program.nests if has_load(n.compute, tensor)]
     readers = [n for n in readers if source == tensor or n.find_staging(source)]
     if not readers:
-        names = [load.tensor for n in program.nests for load in ex.find_loads(n.compute.body)]
+        names = [load.tensor for n in program.nests for load in n.compute.loads]
         names += [s.name for n in program.nests for s in n.stagings]
         raise make_unknown_name_error("cache_read", "tensor read", source, names, plural="tensors read")
     if reader:

@@ -209,4 +209,4 @@ class Pack(Step):
 def _list_read_tensors(nest: Nest) -> set[str]:
     """Names of the tensors that any part of a nest reads."""
     computes = [nest.compute, nest.epilogue, *(s.producer for s in nest.stagings)]
-    return {load.tensor for c in computes if c is not None for load in ex.find_loads(c.body)}
+    return {load.tensor for c in computes if c is not None for load in c.loads}

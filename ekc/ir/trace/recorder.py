@@ -201,11 +201,12 @@ class _Recorder:
 
 
 def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: the function is recorded as one call, whatever it does inside."""
+    """A decorator: the function is recorded as one call, whatever it does inside. Vectors are arguments, not
+    parts of one."""
 
     @wraps(function)
     def call(*args: Any) -> Any:
-        is_traced = any(isinstance(x, _TracedArray) for x in list_leaves(args))
+        is_traced = any(type(x) is _TracedArray for x in args)
         return _find_recorder(args).record_call(function, args, {}) if is_traced else function(*args)
 
     return call
@@ -213,6 +214,8 @@ def record_as_one_call(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def has_any(mask: Any) -> bool:
     """Whether a mask is True for any member; while recording always True, so the code must handle both."""
+    if isinstance(mask, (bool, np.bool_)):
+        return bool(mask)
     return isinstance(mask, _TracedArray) or bool(np.any(mask))
 
 
