@@ -20,8 +20,8 @@ MIN_ERROR = 0.003
 """Least relative error of a measure of progress."""
 OUTLIER_POWER_SHARE = 0.08
 """Relative difference of power from the last reading under the same limits that makes an outlier."""
-TOLD_DEGREES = 4
-"""Degrees of freedom that a told error counts for, beside the scatter of repeated readings."""
+STATED_DEGREES = 4
+"""Degrees of freedom that the stated errors count for, beside the scatter of repeated readings."""
 CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
@@ -131,14 +131,14 @@ class PhaseReadings:
 
     def estimate_error_scale(self, measure: str) -> float:
         """Scatter of readings under the same limits over what their errors say, `beats` or `moved`; 1 without
-        repeated readings. The errors themselves count as `TOLD_DEGREES` degrees of freedom."""
+        repeated readings. The errors themselves count as `STATED_DEGREES` degrees of freedom."""
         drift_per_s = _DRIFTS_PER_S[measure]
         groups: dict[Settings, list[tuple[float, float, float]]] = {}
         for reading in self.default_readings + self.other_readings:
             value, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
             if math.isfinite(value) and math.isfinite(error):
                 groups.setdefault(reading.settings, []).append((value, error, reading.at_s))
-        squares, degrees = float(TOLD_DEGREES), TOLD_DEGREES
+        squares, degrees = float(STATED_DEGREES), STATED_DEGREES
         for group in groups.values():
             if len(group) > 1:
                 value, error, at_s = np.array(group).T

@@ -106,8 +106,8 @@ class LimitSearch:
         return float(response.gears[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to measure next; None where the search is over. The top gear stands for the
-        default, which is then to be measured again."""
+        """Place of the gear to measure next; None where the search is over. The top gear is the
+        default, to be measured again."""
         if self.is_default_within_cap():
             return None
         tried = self.list_tried_gears(readings)

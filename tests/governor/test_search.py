@@ -59,7 +59,7 @@ def run_search(law: ClockLaw, policy: Policy, seed: int = 0, noise: float = 0.00
     ledger = PhaseReadings([law.make_reading(TOP_MHZ, rng, noise)])
     search = make_search(policy)
     while (place := search.propose_next(ledger)) is not None:
-        # The top gear stands for the default.
+        # The top gear is the default.
         group = ledger.default_readings if GEARS[place] == TOP_MHZ else ledger.other_readings
         group.append(law.make_reading(GEARS[place], rng, noise))
     return search, ledger
