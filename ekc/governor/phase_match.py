@@ -55,16 +55,22 @@ def has_lost_beat(progress: ProgressSource, readings: PhaseReadings, reading: Jo
 
 
 def _is_other_work(readings: PhaseReadings, reading: JobReading) -> bool:
-    """Whether the bytes per busy second differ from the last reading under the same limits, as in an
-    evaluation, which proves nothing about the period."""
-    same_limits = [
-        r for r in readings.default_readings + readings.other_readings if r.settings == reading.settings
-    ]
-    earlier = [r.pace for r in same_limits if np.isfinite(r.pace.moved)]
+    """Whether the bytes per busy second differ from the last reading under the same limits, or else from the
+    default by more than the SM clock explains: as in an evaluation, which proves nothing about the period."""
+    of_phase = readings.default_readings + readings.other_readings
+    same_limits = [r.pace for r in of_phase if r.settings == reading.settings]
+    earlier = [pace for pace in same_limits if np.isfinite(pace.moved)]
+    lowest = 1.0
+    if not same_limits and reading.settings.memory_mhz is None:
+        earlier = [r.pace for r in readings.default_readings if np.isfinite(r.pace.moved)]
+        # Kernels that follow the clock move fewer bytes a second, in proportion. Caps do not say their clock.
+        share = (reading.settings.sm_mhz or 0) / readings.get_default_clock_mhz()
+        lowest = min(1.0, float(np.nan_to_num(share)))
     if not earlier or not np.isfinite(reading.pace.moved):
         return False
-    errors = float(np.hypot(earlier[-1].moved_error, reading.pace.moved_error))
-    return abs(reading.pace.moved / earlier[-1].moved - 1) > MAX_BYTES_CHANGE + 3 * errors
+    margin = MAX_BYTES_CHANGE + 3 * float(np.hypot(earlier[-1].moved_error, reading.pace.moved_error))
+    ratio = reading.pace.moved / earlier[-1].moved
+    return bool(ratio > 1 + margin or ratio < lowest - margin)
 
 
 def is_same_phase(
