@@ -63,8 +63,8 @@ def test_doubts_are_checked_soon_and_become_a_change() -> None:
 def test_first_reading_under_a_limit_is_compared_with_the_default(
     moved: float, limits: Settings, disturbed: bool
 ) -> None:
-    """An evaluation was once taken as the first reading of the choice, and the job then seemed to change every
-    few minutes."""
+    """An evaluation was once taken as the first reading of the choice, and the job then seemed to change
+    every few minutes."""
     pace = ProgressRate(moved=50.0, moved_error=0.005)
     default = JobReading(Settings(), 0.0, 12.0, 300.0, pace, 100.0, 50.0, 1900.0)
     reading = replace(default, settings=limits, watts=250.0, pace=replace(pace, moved=50.0 * moved))
