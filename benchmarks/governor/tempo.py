@@ -164,7 +164,7 @@ def measure_stretches(
         errors.append(rate.beats_error)
         truths.append(trace.count_iterations(*span) / (span[1] - span[0]))
         _, rows = interpolate_signals(samples)
-        strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH))
+        strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH)[0])
     firsts = [first_rate] * len(rates)
     return TempoReadings(*map(np.array, (rates, errors, truths, firsts, strongest)))
 

@@ -26,6 +26,8 @@ GRID_STEP_S = 0.1
 MIN_PERIODS = 1.8
 """Periods that a stretch must hold."""
 MIN_READINGS = 32
+MIN_WINDOW_S = 0.4
+"""Least seconds over which a phase is averaged: several periods where they are shorter."""
 MAX_PHASE_STEP = 0.05
 """Standard deviation of the change of a harmonic's phase over a period, in turns, of a steady one."""
 MAX_OUTSIDE = 0.05
@@ -49,7 +51,8 @@ class TrackedPeriod:
     """Standard deviation of the number of periods in the stretch, from moments at which the pattern was
     faint, over that number."""
     clarity: float
-    """Share of the signals' variance explained by the harmonic series along its phase, 0 to 1."""
+    """Share of the signals' variance explained by the harmonic series of one frequency, 0 to 1. A phase that
+    is followed fits noise as well, so it does not show whether there is a period."""
 
 
 def interpolate_signals(samples: SensorSamples) -> tuple[Values, Values]:
@@ -81,21 +84,20 @@ def find_period_near(
         return None
     max_ratio = min(max_ratio, longest)
     even, rows = interpolate_signals(samples)
-    first_s = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
-    followed = _follow_phase(even, rows, first_s)
-    # The means at both ends are over less than a period.
-    half = int(first_s / GRID_STEP_S / 2)
+    first_s, clarity = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
+    window_s = first_s * np.ceil(MIN_WINDOW_S / first_s)
+    followed = _follow_phase(even, rows, first_s, window_s)
+    # The means at both ends are over less than a window.
+    half = int(window_s / GRID_STEP_S / 2)
     inside = followed.turns[half : len(even) - half]
     turned = float(inside[-1] - inside[0])
     seconds = GRID_STEP_S * (len(inside) - 1) / turned if turned > 0 else float("inf")
     if not min_ratio * (1 - MAX_OUTSIDE) <= seconds / expected_s <= max_ratio * (1 + MAX_OUTSIDE):
         # Where the period is not in the signals, the phase follows another pattern or noise.
         return TrackedPeriod(first_s, float("nan"), float("nan"), float("nan"), 0.0)
-    slow, fast = (_estimate_timing_variance(inside, seconds, parts) for parts in (3, 6))
+    slow, fast = (_estimate_timing_variance(inside, seconds, window_s, parts) for parts in (3, 6))
     count_error = _estimate_count_error(followed.amplitude[half : len(even) - half]) / followed.harmonic
-    return TrackedPeriod(
-        seconds, slow, fast, count_error / turned, _compute_clarity(followed.turns, rows, seconds)
-    )
+    return TrackedPeriod(seconds, slow, fast, count_error / turned, clarity)
 
 
 @dataclass(frozen=True)
@@ -110,17 +112,17 @@ class _FollowedPhase:
     """Amplitude of that harmonic around each time."""
 
 
-def _follow_phase(even: Values, rows: Values, period_s: float) -> _FollowedPhase:
-    """Follow the phase of one harmonic of a period.
+def _follow_phase(even: Values, rows: Values, period_s: float, window_s: float) -> _FollowedPhase:
+    """Follow the phase of one harmonic of a period, averaged over `window_s`, whole periods.
 
     Of the harmonics whose phase is steady the one is taken that shows time best, by power times frequency
     squared; the strongest one where none is steady.
     """
-    width = min(max(1, int(period_s / GRID_STEP_S)), len(even) // 2)
+    width = min(max(1, int(window_s / GRID_STEP_S)), len(even) // 2)
     best, found = (False, -1.0), None
     for harmonic in range(1, _count_harmonics(period_s) + 1):
         turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
-        wave = _combine_rows(_average_around(turning, period_s / GRID_STEP_S))
+        wave = _combine_rows(_average_around(turning, window_s / GRID_STEP_S))
         phase: Values = np.unwrap(np.angle(wave)) / (2 * np.pi)
         amplitude: Values = np.abs(wave)
         power = float(amplitude @ amplitude)
@@ -157,53 +159,48 @@ def _estimate_count_error(amplitude: Values) -> float:
     return float(np.sqrt(np.count_nonzero(np.diff(is_faint, prepend=False) & is_faint)))
 
 
-def _estimate_timing_variance(turns: Values, seconds: float, parts: int) -> float:
+def _estimate_timing_variance(turns: Values, seconds: float, window_s: float, parts: int) -> float:
     """Variance of timing per second, from differences of the periods of consecutive parts; NaN where a part
-    holds less than a period."""
+    is shorter than a window."""
     width = (len(turns) - 1) // parts
     width_s = width * GRID_STEP_S
-    if width_s < seconds:
+    if width_s < window_s:
         return float("nan")
     shift_s = seconds * (turns[2 * width :] - 2.0 * turns[width:-width] + turns[: -2 * width])
-    # Turns are means over a period around each time, which leaves this much of a random walk's differences.
-    return float(np.mean(shift_s**2) / (2.0 * width_s - seconds))
-
-
-def _compute_clarity(turns: Values, rows: Values, period_s: float) -> float:
-    """Share of the variance of rows that harmonics of the phase explain."""
-    harmonics = np.arange(1, _count_harmonics(period_s) + 1)
-    waves = np.exp(-2j * np.pi * harmonics[:, None] * turns)
-    varying_count = max(1, int((rows.std(axis=1) > 0).sum()))
-    return min(1.0, float(2.0 * (np.abs(rows @ waves.T / rows.shape[1]) ** 2).sum() / varying_count))
+    # Turns are means over a window around each time, which leaves this much of a random walk's differences.
+    return float(np.mean(shift_s**2) / (2.0 * width_s - window_s))
 
 
 def _count_harmonics(period_s: float) -> int:
     return int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * period_s)))
 
 
-def find_strongest_period(rows: Values, expected_s: float, min_ratio: float, max_ratio: float) -> float:
-    """The period whose harmonics have most power together."""
+def find_strongest_period(
+    rows: Values, expected_s: float, min_ratio: float, max_ratio: float
+) -> tuple[float, float]:
+    """(period whose harmonics have most power together, share of the variance that they explain)."""
     harmonics = _count_harmonics(expected_s)
     bin_hz, power = _compute_spectrum(rows, harmonics)
     low = max(1, int(np.floor(1 / (expected_s * max_ratio) / bin_hz)))
     high = int(np.ceil(1 / (expected_s * min_ratio) / bin_hz))
     bins = np.arange(low, min(high, (len(power) - 1) // harmonics) + 1)
     if not len(bins):
-        return expected_s
+        return expected_s, 0.0
     total = power[bins[None, :] * np.arange(1, harmonics + 1)[:, None]].sum(axis=0)
     best = int(total.argmax())
     shift = 0.0
     if 0 < best < len(bins) - 1:
         left, mid, right = total[best - 1 : best + 2]
         shift = float(np.clip(0.5 * (left - right) / min(left - 2 * mid + right, -1e-12), -0.5, 0.5))
-    return 1 / (bin_hz * (float(bins[best]) + shift))
+    return 1 / (bin_hz * (float(bins[best]) + shift)), min(1.0, float(total[best]))
 
 
 def _compute_spectrum(values: Values, harmonics: int) -> tuple[float, Values]:
-    """(width of a bin in hertz, power in each bin); harmonics of a bin are bins."""
+    """(width of a bin in hertz, share of the variance in each bin); harmonics of a bin are bins."""
     count = values.shape[1]
     # The stretch is no whole number of periods; a taper keeps its ends from biasing the frequency.
     taper = np.sin(np.pi * (np.arange(count) + 0.5) / count)
     size = 1 << int(np.ceil(np.log2(count * harmonics / MAX_BIN_WIDTH)))
-    power: Values = (np.abs(np.fft.rfft(values * taper, size, axis=1)) ** 2).sum(axis=0)
-    return 1 / (size * GRID_STEP_S), power
+    power: Values = (np.abs(np.fft.rfft(values * taper / taper.mean(), size, axis=1)) ** 2).sum(axis=0)
+    varying_count = max(1, int((values.std(axis=1) > 0).sum()))
+    return 1 / (size * GRID_STEP_S), 2 * power / (count**2 * varying_count)

@@ -41,8 +41,8 @@ FIRST_POINT_SLOWDOWN = 0.6
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
 READING_COST_PER_S = 5e-5
-"""Least expected gain of a reading, as a share of the energy, for each second that it takes: a twentieth of
-the energy, lost for the time of the reading, in a job that goes on for 15 minutes."""
+"""Least expected gain of a reading, as a share of the rest's energy, for each second that it takes. A reading
+may cost a twentieth of the power, and the rest of the job is taken to last 15 minutes or more."""
 REPEATS = (1, 2, 4)
 """Numbers of readings whose gain is estimated: several may be needed to change the choice."""
 
@@ -106,8 +106,8 @@ class LimitSearch:
         return float(response.gears[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to measure next; None where the search is over. The top gear is the
-        default, to be measured again."""
+        """Place of the gear to measure next; None where the search is over. A gear that is not below the
+        default limit means the default, to be measured again."""
         if self.is_default_within_cap():
             return None
         tried = self.list_tried_gears(readings)
@@ -136,7 +136,7 @@ class LimitSearch:
         return len(readings.default_readings) - 1 + len(readings.other_readings)
 
     def _estimate_gains(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
-        """Expected gain in score of a reading, if it makes each gear the choice; an array over gears.
+        """For each gear, the expected fall of the score if one more reading makes it the choice.
 
         The reading is of that gear or of the default. It moves the mean at the gear, and its standard
         deviation gets smaller. The gear becomes the choice where it is then within the budget with its
@@ -188,18 +188,22 @@ class LimitSearch:
         points = self.control.select_readings(readings, self.memory_mhz)
         return np.array([self.control.get_value(r.settings) for r in points], float)
 
-    def _propose_first(self, readings: PhaseReadings) -> int:
+    def _propose_first(self, readings: PhaseReadings) -> int | None:
+        """The first gear to measure; None where no gear is below the default."""
         base = self.get_default_limit(readings)
+        highest = int(np.searchsorted(self.gears, base)) - 1
+        if highest < 0:
+            return None
         if self.predicted_prior is not None:
             # The best expected gear, without the margin of a choice: it is only tried.
             response = self.fit_response(readings)
             best = objective.find_best(self.policy, response.slowdown, response.saving)
-            return len(self.gears) - 2 if best is None else min(best, len(self.gears) - 2)
+            return highest if best is None else min(best, highest)
         x = UNBOUNDED_FIRST_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))
         place = int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
-        return min(place, max(0, len(self.gears) - 2))
+        return min(place, highest)
 
 
 def _compute_normal_share(x: Values) -> Values:

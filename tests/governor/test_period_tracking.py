@@ -191,3 +191,32 @@ def test_power_variance_is_measured(scatter: float) -> None:
     _, beat = measure_progress_rate(ProgressSource("throughput"), SensorSamples(at, watts, *flat), 1.0)
     # 24 blocks of 2.5 s.
     assert beat.power_variance.compute_error(60.0) == pytest.approx(scatter / np.sqrt(24), rel=0.5)
+
+
+@pytest.mark.parametrize("expected_s", [0.5, 1.0, 2.0])
+def test_noise_has_no_clear_period(expected_s: float) -> None:
+    """A phase that follows noise once made nine of ten stretches of noise look periodic."""
+    at = np.arange(0.0, 30.0, 0.1)
+    clear = 0
+    for seed in range(40):
+        power = 300 + 20 * np.random.default_rng(seed).standard_normal(len(at))
+        samples = SensorSamples(at, power, 0 * at + 90, 0 * at + 30, 0 * at + 1500)
+        found = find_period_near(samples, expected_s, 0.97, 1.03)
+        clear += found is not None and found.clarity >= MIN_CLARITY / 2
+    assert clear <= 8
+
+
+@pytest.mark.parametrize("period_s", [0.25, 0.3, 0.35])
+def test_short_period_is_followed_over_several(period_s: float) -> None:
+    errors = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        at = np.arange(0.0, 20.0, 0.1)
+        starts = np.concatenate([[0.0], np.cumsum(period_s * (1 + 0.015 * rng.standard_normal(90)))])
+        phase = np.interp(at, starts, np.arange(len(starts)))
+        power = np.where(phase % 1 < 0.5, 350.0, 200.0) + 5 * rng.standard_normal(len(at))
+        samples = SensorSamples(at, power, 0 * at + 90, 0 * at + 30, 0 * at + 1500)
+        found = find_period_near(samples, period_s, 0.95, 1.1)
+        assert found is not None
+        errors.append(found.seconds * phase[-1] / at[-1] - 1)
+    assert np.sqrt(np.mean(np.square(errors))) < 0.01

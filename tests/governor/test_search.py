@@ -267,3 +267,20 @@ def test_low_memory_clock_may_slow_a_job_more_than_its_sm_clock() -> None:
     response = search.fit_response(PhaseReadings([whole], [reading]))
     expected = response.slowdown[np.searchsorted(GEARS, 1800.0)]
     assert expected == pytest.approx(clock_slowdown + 0.06, abs=0.01)
+
+
+@pytest.mark.parametrize("default_mhz", [400.0, 600.0, 610.0, 1410.0, 1700.0, float("nan")])
+@pytest.mark.parametrize("gears", [GEARS, GEARS[-1:], GEARS[:2], np.array([1000.0, 1980.0, 1995.0])])
+def test_search_ends_wherever_the_default_lies(default_mhz: float, gears: np.ndarray) -> None:
+    """It once measured the default for ever where no gear was below it."""
+    law, rng = ClockLaw(0.8, 1.0, 300.0), np.random.default_rng(0)
+    model = ResponsePrior(CoefficientPrior((1.0, 1.0), (0.1, 0.1)), CoefficientPrior((0.0, 0.0), (0.1, 0.1)))
+    for policy in (Policy(), Policy(max_slowdown=0), Policy(objective="edp"), Policy(objective="speed")):
+        for predicted in (None, model):
+            ledger = PhaseReadings([replace(law.make_reading(TOP_MHZ, rng), clock_mhz=default_mhz)])
+            search = replace(make_search(policy), gears=gears, predicted_prior=predicted)
+            while (place := search.propose_next(ledger)) is not None:
+                is_default = gears[place] >= search.get_default_limit(ledger)
+                group = ledger.default_readings if is_default else ledger.other_readings
+                group.append(replace(law.make_reading(TOP_MHZ if is_default else gears[place], rng)))
+                assert len(ledger.default_readings) + len(ledger.other_readings) <= MAX_POINTS + 1
