@@ -41,8 +41,8 @@ from ekc.governor.search import LimitSearch
 NOISES = (0.0, 0.005, 0.015)
 """Relative standard deviations of the noise on seconds and on watts of a reading. With the largest, two
 readings of one row differ by 2.1 %, as those of an unchanged real job do."""
-MIN_TOLD_ERROR = 0.003
-"""Relative standard error of a reading without noise, as the search is told it; the noise is added."""
+MIN_STATED_ERROR = 0.003
+"""Relative standard error that is stated for a reading without noise; that of the noise is added."""
 READING_S = 12.0
 """Seconds of a reading, those of a job with short iterations."""
 MIN_ROWS = 5
@@ -84,7 +84,7 @@ class Sweep:
         last = len(self.limit) - 1
         settings = Settings() if place == last else self.control.make_settings(self.limit[place])
         of_time, of_power = 1 + noise * rng.standard_normal(2)
-        error = float(np.hypot(MIN_TOLD_ERROR, noise))
+        error = float(np.hypot(MIN_STATED_ERROR, noise))
         pace = ProgressRate(beats=1 / (float(self.seconds[place]) * of_time), beats_error=error)
         watts = float(self.joules[place] / self.seconds[place]) * of_power
         clock = float(self.limit[place]) if self.control is SM_CLOCK else float("nan")
@@ -93,7 +93,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a search chose on one sweep; slowdowns and savings are shares of the highest limit's row."""
+    """The choice of a search on one sweep; slowdowns and savings are shares of the highest limit's row."""
 
     name: str
     readings: int

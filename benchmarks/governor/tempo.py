@@ -1,4 +1,4 @@
-"""Error of the tempo of a job, and whether its told error covers it, on made traces (simulated).
+"""Error of the tempo of a job, and whether its stated error covers it, on made traces (simulated).
 
     python -m benchmarks.governor.tempo [--jobs N] [--seed N] [--json FILE]
 
@@ -6,9 +6,10 @@ Jobs have iterations of 0.5 to 6 s whose length drifts slowly, jitters at random
 walk; some pause now and then, and power levels change from iteration to iteration. Sensors are those of
 traces.py. The period is found in the first `FOUND_S` seconds, as the governor does. Then stretches of 20 to
 160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
-the first and the last, over its seconds. The told error is judged on differences of readings of one unchanged
-job (A/A), each over its told standard error: 68 and 95 % of them should be within 1 and 2. For comparison:
-the period found at first, for all of the job; and the frequency whose harmonics are strongest in a stretch.
+the first and the last, over its seconds. The stated error is judged on differences of readings of one
+unchanged job (A/A), each over its standard error: 68 and 95 % of them should be within 1 and 2. For
+comparison: the period found at first, for all of the job; and the frequency whose harmonics are strongest
+in a stretch.
 """
 
 from __future__ import annotations
@@ -119,9 +120,9 @@ class TempoReadings:
     """Readings of one job in stretches of one length, in order; arrays of (stretches,)."""
 
     rate: Values
-    """Told iterations per second; NaN where none was told."""
-    told_error: Values
-    """Told relative standard error of each."""
+    """Measured iterations per second; NaN where the period was not seen."""
+    stated_error: Values
+    """Stated relative standard error of each."""
     true_rate: Values
     first_rate: Values
     """Rate of the period that was found at first, the same for all."""
@@ -133,8 +134,8 @@ class TempoReadings:
         return np.abs(rate / self.true_rate - 1.0)
 
     def normalise_differences(self) -> Values:
-        """Differences of consecutive readings over their told standard errors."""
-        rate, error = self.rate, self.told_error * self.rate
+        """Differences of consecutive readings over their stated standard errors."""
+        rate, error = self.rate, self.stated_error * self.rate
         return np.abs(np.diff(rate)) / np.hypot(error[1:], error[:-1])
 
 
@@ -174,18 +175,18 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
     error = np.concatenate([x.compute_errors(x.rate) for x in readings])
     first = np.concatenate([x.compute_errors(x.first_rate) for x in readings])
     strongest = np.concatenate([x.compute_errors(x.strongest_rate) for x in readings])
-    told = np.concatenate([x.told_error for x in readings])
+    stated = np.concatenate([x.stated_error for x in readings])
     share = np.concatenate([x.normalise_differences() for x in readings])
-    is_told, share = np.isfinite(error), share[np.isfinite(share)]
+    is_measured, share = np.isfinite(error), share[np.isfinite(share)]
     return {
         "seconds": seconds,
         "readings": len(error),
-        "told": float(is_told.mean()),
-        "median_error": float(np.median(error[is_told])),
-        "p90_error": float(np.quantile(error[is_told], 0.9)),
+        "measured": float(is_measured.mean()),
+        "median_error": float(np.median(error[is_measured])),
+        "p90_error": float(np.quantile(error[is_measured], 0.9)),
         "first_median_error": float(np.median(first)),
         "strongest_median_error": float(np.median(strongest)),
-        "median_told_error": float(np.median(told[is_told])),
+        "median_stated_error": float(np.median(stated[is_measured])),
         "within_1": float(np.mean(share <= 1.0)),
         "within_2": float(np.mean(share <= 2.0)),
     }
@@ -194,9 +195,9 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
 def format_rows(rows: list[dict[str, Any]]) -> str:
     """The table of all lengths."""
     errors = ("median error", "90 %", "first period", "strongest")
-    head = ("stretch [s]", "readings", "told", *errors, "told error", "A/A in 1 sigma", "in 2")
-    names = ("told", "median_error", "p90_error", "first_median_error", "strongest_median_error")
-    names += ("median_told_error", "within_1", "within_2")
+    head = ("stretch [s]", "readings", "measured", *errors, "stated error", "A/A in 1 sigma", "in 2")
+    names = ("measured", "median_error", "p90_error", "first_median_error", "strongest_median_error")
+    names += ("median_stated_error", "within_1", "within_2")
     lines = [(f"{r['seconds']:g}", str(r["readings"]), *(f"{r[n]:.2%}" for n in names)) for r in rows]
     return format_table(head, lines)
 
