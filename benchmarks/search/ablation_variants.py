@@ -25,7 +25,7 @@ from ekc.search.cost_model.power_model import (
     fit_two_numbers,
 )
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, POWER_MODEL, SELECTION
+from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 
 Array = NDArray[np.float64]
@@ -55,11 +55,6 @@ def skip_trace(evaluator: Any) -> Any:
 def _fix_population(size: int) -> SearchMethod:
     """The default method with a population of constant size."""
     return SearchMethod(breeding=replace(BREEDING, min_population=size, max_population=size))
-
-
-def score_without_ties(acquisition: Any, population: Any) -> Array:
-    """Replace the scores of closing rounds: by the predicted objective alone."""
-    return np.asarray(acquisition.predict_figures(population)[0].mean)
 
 
 def learn_parametric_power(
@@ -103,20 +98,12 @@ STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop ru
 """Variants that run where none are named."""
 
 POWER = "ekc.search.cost_model.power_model"
-ADAPTIVE_SHARE = 0.14
-"""Share of the kernels that the default meters in runs of 64 trials, finals included (`paper.py`)."""
-NO_TIES = {
-    "ekc.search.data.selection:SELECTION": replace(SELECTION, tie_tolerance=0.0),
-    "ekc.search.cost_model.acquisition:Acquisition.score_tie_breaks": score_without_ties,
-}
 ENERGY_VARIANTS: dict[str, Variant] = {
-    "fixed share": Variant(method=SearchMethod(metered_share=ADAPTIVE_SHARE)),
     "constant power": Variant(method=METHODS["latency x constant power"]),
     "no prior of power": Variant(_change_power_model(prior_slope=0.0, prior_slope_variance=1e12)),
     "no power surrogate": Variant({f"{POWER}:LayeredPowerModel.learn": learn_parametric_power}),
     "equal weights of both laws": Variant(_change_power_model(share_error=1e6)),
     "P0 t + E0 without power law": Variant({f"{POWER}:fit_latency_law": fit_two_numbers_alone}),
-    "no tie-break": Variant(NO_TIES),
     "no closing rounds": Variant(method=SearchMethod(rounds=replace(PARALLEL_ROUNDS, closing_share=0.0))),
 }
 """Variants of what touches energy alone: they run with the objective energy."""
@@ -126,7 +113,7 @@ VARIANTS |= ENERGY_VARIANTS
 @contextmanager
 def apply_changes(changes: Mapping[str, Any]) -> Iterator[None]:
     """Set attributes within the block and restore them at its end. Raises KeyError for an attribute that does
-    not exist."""
+    not exist, or that a subclass in `ekc` overrides: there the change would have no effect."""
     originals: list[tuple[Any, str, Any]] = []
     try:
         for path, value in changes.items():
@@ -135,6 +122,9 @@ def apply_changes(changes: Mapping[str, Any]) -> Iterator[None]:
             *outer, name = names.split(".")
             for each in outer:
                 owner = getattr(owner, each)
+            subclasses = owner.__subclasses__() if isinstance(owner, type) else ()
+            if any(name in vars(c) for c in subclasses if c.__module__.startswith("ekc.")):
+                raise KeyError(f"{path}: overridden by a subclass")
             originals.append((owner, name, vars(owner)[name]))
             setattr(owner, name, value)
         yield

@@ -28,7 +28,7 @@ from benchmarks.search.paper_figures import (
     compute_median_and_most,
     compute_savings,
     compute_savings_within_runs,
-    judge_adaptive,
+    judge_default,
     summarize_places,
     summarize_variants,
 )
@@ -98,8 +98,8 @@ def format_variants(variants: list[dict[str, Any]]) -> str:
 
 
 def format_places(lines: list[dict[str, Any]]) -> str:
-    """Adaptive metering and the energy objective, operator by operator."""
-    rows = [("adaptive, by operator and device", "energy [mJ]", "/ everything", "metered", "saving", "most")]
+    """The default and the energy objective, operator by operator."""
+    rows = [("default, by operator and device", "energy [mJ]", "/ everything", "metered", "saving", "most")]
     for x in lines:
         rows.append(
             (
@@ -128,7 +128,7 @@ def format_saving(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
 def format_other_models(found: dict[str, Any] | None) -> str:
     """One line on how much of the savings other models confirm."""
     if found is None:
-        return "other models: no adaptive run"
+        return "other models: no default run"
     share = "-" if found["confirmed"] is None else f"{found['confirmed']:.0%}"
     return (
         f"mean saving within a run: {found['claimed_mean']:.1%} claimed, {found['other_models_mean']:.1%} by "
@@ -189,7 +189,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     across = compute_median_and_most(compute_savings(lines), arguments.seed)
     within = compute_median_and_most(compute_savings_within_runs(lines), arguments.seed)
     others = compare_with_other_models(lines)
-    judged, runs = judge_adaptive(by_variant), len(places) * len(seeds)
+    judged, runs = judge_default(by_variant), len(places) * len(seeds)
     print(
         f"{arguments.trials} trials, seeds {seeds[0]} to {seeds[-1]}, "
         f"{len(places)} pairs of operator and simulated device, clocks fixed"
@@ -210,7 +210,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "saving": across,
         "saving_within_a_run": within,
         "other_models": others,
-        "adaptive": judged,
+        "default": judged,
         "trials": arguments.trials,
         "seeds": arguments.seeds,
         "pass": None if judged is None else judged["pass"],

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.search.paper_runs import ADAPTIVE, EVERYTHING, LATENCY, MAX_SLOWDOWN
+from benchmarks.search.paper_runs import DEFAULT, EVERYTHING, LATENCY, MAX_SLOWDOWN
 
 LOSS_BAR, SHARE_BAR = 1.01, 0.15
-"""Median energy of adaptive metering over that of metering everything; metered of all timed kernels."""
+"""Median energy of the default over that of metering everything; metered of all timed kernels."""
 RESAMPLED = 2000
 Line = dict[str, Any]
 
@@ -47,18 +47,18 @@ def summarize_variants(lines: Sequence[Line], seed: int) -> list[Line]:
 
 
 def summarize_places(lines: Sequence[Line]) -> list[Line]:
-    """One line per operator and device: adaptive metering, and the energy objective."""
+    """One line per operator and device: the default, and the energy objective."""
     rows = []
     for operator, device in dict.fromkeys((x["operator"], x["device"]) for x in lines):
         here = [x for x in lines if (x["operator"], x["device"]) == (operator, device)]
         by = {(x["variant"], x["seed"]): x for x in here}
         seeds = sorted({x["seed"] for x in here})
         loss = [
-            by[ADAPTIVE, s]["energy_j"] / by[EVERYTHING, s]["energy_j"]
+            by[DEFAULT, s]["energy_j"] / by[EVERYTHING, s]["energy_j"]
             for s in seeds
-            if (ADAPTIVE, s) in by and (EVERYTHING, s) in by
+            if (DEFAULT, s) in by and (EVERYTHING, s) in by
         ]
-        mine = [x for x in here if x["variant"] == ADAPTIVE]
+        mine = [x for x in here if x["variant"] == DEFAULT]
         saved = [s for _, s in compute_savings(here)]
         rows.append(
             {
@@ -75,10 +75,10 @@ def summarize_places(lines: Sequence[Line]) -> list[Line]:
 
 
 def compute_savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
-    """(operator and device, share of energy saved) for each pair of an adaptive and a latency-only run of
+    """(operator and device, share of energy saved) for each pair of a default and a latency-only run of
     one seed whose winner is at most `MAX_SLOWDOWN` slower than the latency-only winner."""
     fast = {_get_cell(x): x for x in lines if x["variant"] == LATENCY}
-    pairs = [(x, fast[_get_cell(x)]) for x in lines if x["variant"] == ADAPTIVE and _get_cell(x) in fast]
+    pairs = [(x, fast[_get_cell(x)]) for x in lines if x["variant"] == DEFAULT and _get_cell(x) in fast]
     return [
         (f"{a['operator']} {a['device']}", 1 - a["energy_j"] / b["energy_j"])
         for a, b in pairs
@@ -87,19 +87,19 @@ def compute_savings(lines: Sequence[Line]) -> list[tuple[str, float]]:
 
 
 def compute_savings_within_runs(lines: Sequence[Line]) -> list[tuple[str, float]]:
-    """The same between the two winners of one adaptive run: least energy, and least latency."""
+    """The same between the two winners of one default run: least energy, and least latency."""
     return [
         (f"{x['operator']} {x['device']}", 1 - x["energy_j"] / x["fastest_energy_j"])
         for x in lines
-        if x["variant"] == ADAPTIVE
+        if x["variant"] == DEFAULT
     ]
 
 
 def compare_with_other_models(lines: Sequence[Line]) -> Line | None:
-    """Compare the savings claimed by the adaptive runs with those of other models for the same kernels:
+    """Compare the savings claimed by the default runs with those of other models for the same kernels:
     event energies and residuals redrawn as far as recordings allow (`saving.py` of the simulated devices).
     Their figure is the middle of their 95 % interval; "confirmed" is the mean of it over the mean claim."""
-    mine = [x for x in lines if x["variant"] == ADAPTIVE]
+    mine = [x for x in lines if x["variant"] == DEFAULT]
     if not mine:
         return None
     claimed = np.array([saved for _, saved in compute_savings_within_runs(mine)])
@@ -137,9 +137,9 @@ def compute_median_and_most(found: Sequence[tuple[str, float]], seed: int) -> Li
     }
 
 
-def judge_adaptive(variants: Sequence[Line]) -> Line | None:
-    """The bars of adaptive metering, where it was run beside metering everything."""
-    mine = next((v for v in variants if v["variant"] == ADAPTIVE), None)
+def judge_default(variants: Sequence[Line]) -> Line | None:
+    """The bars of the default, where it was run beside metering everything."""
+    mine = next((v for v in variants if v["variant"] == DEFAULT), None)
     if mine is None or mine["energy_median"] is None:
         return None
     return {

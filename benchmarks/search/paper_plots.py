@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.search.paper_runs import ADAPTIVE, EVERYTHING
+from benchmarks.search.paper_runs import DEFAULT, EVERYTHING
 from ekc.report.figure_page import format_figure_page
 from ekc.report.theme import COLORS, import_plotly, round_column, style_figure
 
@@ -33,9 +33,9 @@ def draw(lines: Sequence[Line], folder: Path) -> list[Path]:
 
 
 def plot_predicted(lines: Sequence[Line]) -> Any:
-    """Energies predicted before they were metered, against the meter; adaptive runs, each relative to the
+    """Energies predicted before they were metered, against the meter; default runs, each relative to the
     least energy that its run found. None without such runs."""
-    mine = [x for x in lines if x["variant"] == ADAPTIVE and x["judged"]]
+    mine = [x for x in lines if x["variant"] == DEFAULT and x["judged"]]
     if not mine:
         return None
     go = import_plotly()

@@ -28,10 +28,10 @@ from ekc.search.tuning_result import TuningResult
 
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
-EVERYTHING, ADAPTIVE, LATENCY = "meter everything", "adaptive", "latency only"
+EVERYTHING, DEFAULT, LATENCY = "meter everything", "default", "latency only"
 METHODS: dict[str, SearchMethod] = {
     EVERYTHING: SearchMethod(metered_share=1.0),
-    ADAPTIVE: DEFAULT_METHOD,
+    DEFAULT: DEFAULT_METHOD,
     "fixed 30 %": SearchMethod(metered_share=0.3),
     "latency x constant power": SearchMethod(power_source="constant"),
     LATENCY: DEFAULT_METHOD,
@@ -130,7 +130,6 @@ def _summarize_result(result: TuningResult) -> dict[str, Any]:
         "other_models": [0.0, 0.0] if span is None else [span.low, span.high],
         "timed": timed,
         "metered": result.metered_count,
-        "share": [card.share for card in result.model_cards],
     }
 
 

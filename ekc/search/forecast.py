@@ -116,17 +116,16 @@ def _count_rounds(trials: int) -> int:
 
 
 def _estimate_metering_range_s(options: TuneOptions, device: Device) -> tuple[float, float]:
-    """Estimate the device seconds of metering with the least share of metered trials and with the initial
-    share. Both include the baseline, the finals and the search of clocks."""
+    """Estimate the device seconds of metering with the fewest finalists and with the most. Both include the
+    baseline, the search and the search of clocks."""
     final = estimate_metering_s(MEASURING.final_window_s)
     finalists = (FINALS.finalist_count, FINALS.finalist_count + FINALS.fastest_count)
     least, most = ((1 + FINALS.repeats * n) * final for n in finalists)
     if options.objective == "latency":
         return _add_clock_search(least, most, options, device)
-    shares = METERING.min_share, METERING.initial_share
-    few, many = (max(METERING.initial_meterings, share * options.trials) for share in shares)
-    label = estimate_metering_s(MEASURING.label_window_s)
-    return _add_clock_search(least + few * label, most + many * label, options, device)
+    count = max(METERING.initial_meterings, METERING.share * options.trials)
+    labels_s = count * estimate_metering_s(MEASURING.label_window_s)
+    return _add_clock_search(least + labels_s, most + labels_s, options, device)
 
 
 def _add_clock_search(

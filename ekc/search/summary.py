@@ -25,7 +25,7 @@ MAX_LINES = 8
 _TITLE = "Model card: energy predicted before metering, compared with the meter"
 CARD_HEADERS = (
     *("round", "rows", "error", "latency x power", "P0 t + E0"),
-    *("rank", "time rank", "next share", ""),
+    *("rank", "time rank", ""),
 )
 """P0 t + E0: energy as a line over the latency t, fitted to the kernels metered so far."""
 
@@ -53,7 +53,6 @@ def _make_row(card: ModelCard) -> tuple[str, ...]:
         _format_percent(card.two_number_error),
         _format_rank(card.rank_correlation),
         _format_rank(card.latency_rank),
-        f"{100 * card.share:.0f}%",
         "quarantined" if card.quarantined else "",
     )
 
@@ -311,8 +310,7 @@ def _describe_slowdown(best: Trial, fastest: Trial) -> str:
     if not best.latency_s or not fastest.latency_s:
         return ""
     more = 100 * (best.latency_s / fastest.latency_s - 1)
-    # Among tied schedules the one with the fewest issue slots counts as the fastest (`data/selection.py`).
-    return f", at {more:.1f}% more latency" if more >= 0 else f", at {-more:.1f}% less latency (a tie)"
+    return f", at {more:.1f}% more latency"
 
 
 def _describe_evidence(best: Trial, fastest: Trial) -> str:

@@ -90,6 +90,12 @@ def test_changes_are_undone_after_the_block_and_after_an_error() -> None:
     assert (gaussian_process.GAUSSIAN_PROCESS, learner.Surrogate) == before
 
 
+def test_change_that_a_subclass_overrides_is_refused() -> None:
+    change = {"ekc.search.cost_model.acquisition:Acquisition.predict_figures": None}
+    with pytest.raises(KeyError, match="overridden by a subclass"), variants.apply_changes(change):
+        pass
+
+
 def test_attributes_that_variants_change_exist() -> None:
     for variant in variants.VARIANTS.values():
         with variants.apply_changes(variant.changes):

@@ -46,12 +46,12 @@ def test_paper_resumes_from_runs_and_from_measurements(run: Run, tmp_path: Path)
     assert len(lines) == 7
     assert "virtual s" in text
     assert "a100 (simulated)" in text
-    everything, adaptive, latency = (lines[v] for v in ("meter everything", "adaptive", "latency only"))
+    everything, default, latency = (lines[v] for v in ("meter everything", "default", "latency only"))
     assert everything["energy_median"] == everything["metered"] == 1.0
     assert min(line["metering_s"] for line in lines.values()) > 6.5, "the naive schedule alone takes as long"
     assert latency["error"] is None, "nothing was predicted"
-    assert figures["adaptive"]["bar"] == {"energy_median": 1.01, "metered": 0.15}
-    assert figures["pass"] == (adaptive["energy_median"] <= 1.01 and adaptive["metered"] <= 0.15)
+    assert figures["default"]["bar"] == {"energy_median": 1.01, "metered": 0.15}
+    assert figures["pass"] == (default["energy_median"] <= 1.01 and default["metered"] <= 0.15)
     assert figures["saving_within_a_run"]["pairs"] == 1
     # A bootstrap says nothing of a maximum.
     assert set(figures["saving_within_a_run"]) == {"pairs", "median", "median_interval", "most"}

@@ -19,7 +19,6 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import CompileError, DeviceError, NothingLegal
 from ekc.runtime.verify import Verdict
-from ekc.search.data.defaults import SELECTION
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import compile_job, finals
 from ekc.search.tuning_result import TuningResult
@@ -72,7 +71,7 @@ def test_ctrl_c_ends_run_with_best_so_far(
     assert result.best.latency_s
     assert "max error" in result.best.checked
     timed = [t.latency_s for t in result.trials if t.latency_s]
-    assert result.fastest.latency_s <= (1 + SELECTION.tie_tolerance) * min(timed)
+    assert result.fastest.latency_s == min(timed)
     assert len(timed) == min(at - 2, TRIALS)
     assert winner(tune(seed=5, records=tmp_path / "r.db")) == winner(undisturbed)
 

@@ -111,12 +111,10 @@ def test_metered_share_of_one_meters_everything() -> None:
     result, _ = run_search(method=SearchMethod(metered_share=1.0), trials=24)
     timed = [t for t in result.trials if t.ok]
     assert len(timed) == result.metered_count > 20
-    assert all(card.share == 1.0 for card in result.model_cards)
 
 
 def test_fixed_metered_share_is_kept() -> None:
     result, run = run_search(method=SearchMethod(metered_share=0.3), trials=40)
-    assert {card.share for card in result.model_cards} == {0.3}
     assert 4 < run.task.learner.power_model.row_count <= 0.3 * result.trial_count + 4
 
 

@@ -99,8 +99,8 @@ def choose_plan(figures: WeightedFigures, max_latency_s: float) -> ClockChoice |
 
 
 def choose_fastest(figures: WeightedFigures, clock: int, roles: Sequence[Sequence[str]]) -> ClockChoice:
-    """The fastest kernel of each layer at a clock: the one whose role says so, which was chosen among those
-    tied with it, or the one of least time. Savings and the limit on the time refer to it."""
+    """The fastest kernel of each layer at a clock: the one whose role says so, or the one of least time.
+    Savings and the limit on the time refer to it."""
     kernels = tuple(
         next((k for k, role in enumerate(names) if "fastest" in role), int(np.argmin(t[:, clock])))
         for names, t in zip(roles, figures.latency_s, strict=True)

@@ -33,7 +33,6 @@ from ekc.search.data.defaults import ACQUISITION, SELECTION, SURROGATE
 from ekc.search.data.options import TuneOptions, compute_objective
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
-from ekc.search.data.selection import compute_tie_margin
 
 Array = NDArray[np.float64]
 
@@ -62,13 +61,6 @@ class Incumbent:
     def best(self) -> Candidate:
         """The candidate of the least objective."""
         return self.candidates[int(np.argmin(self.scores))]
-
-    @property
-    def tie_margin(self) -> float:
-        """Relative difference up to which another objective is tied with the best."""
-        if self.options.objective != "latency":
-            return SELECTION.tie_tolerance
-        return compute_tie_margin(self.best.latency_interval_s)
 
     def score(self, latency_s: Any, power_w: Any) -> Array:
         """Compute the objective, with a penalty on latencies above `max_latency_s`."""
@@ -164,9 +156,9 @@ class Acquisition(ABC):
         """Score genomes for breeding; lower is better."""
         return self.predict_figures(population)[0].score() if len(population) else np.zeros(0)
 
-    def score_tie_breaks(self, population: Population) -> Array:
-        """Score genomes for the closing rounds; lower is better."""
-        return self.score(population)
+    def score_by_mean(self, population: Population) -> Array:
+        """Score genomes for the closing rounds, by their predicted figure; lower is better."""
+        return self.predict_figures(population)[0].mean if len(population) else np.zeros(0)
 
     def pick(
         self,
@@ -222,19 +214,6 @@ class LearnedAcquisition(Acquisition):
         """Predict correlations by the latency model: every trial is timed, and few are metered."""
         features = self.input_cache.get_inputs(population).features
         return self.learner.latency_model.predict_correlation(features)
-
-    def score_tie_breaks(self, population: Population) -> Array:
-        """Score genomes for the closing rounds: first those predicted to tie with the incumbent, by their
-        issue slots, then the others by their predicted objective."""
-        incumbent = self.find_incumbent()
-        if not len(population) or not incumbent.candidates:
-            return self.score(population)
-        predicted = self.predict_figures(population)[0]
-        tied = (predicted.mean <= predicted.best + math.log1p(incumbent.tie_margin)) & (
-            predicted.log_feasibility > ACQUISITION.min_log_feasibility
-        )
-        log_slots = np.log(self.input_cache.get_inputs(population).issue_slots)
-        return np.where(tied, log_slots - ACQUISITION.tie_priority, predicted.mean)
 
 
 def _find_log_best(figures: Array) -> float:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ekc.devices.device import PriorFunction, Quantities
 from ekc.search.data.defaults import FEATURE_CACHE
 from ekc.search.data.population import Population, SearchSpace
-from ekc.search.data.selection import count_issue_slots
 
 COUNT_FEATURES = (
     "total_operations",
@@ -87,8 +86,6 @@ class ModelInputs:
     """Board power by the prior of the device, in watts."""
     standby_w: NDArray[np.float64]
     """Part of the expected power, in watts, that stays the same if the work takes longer."""
-    issue_slots: NDArray[np.float64]
-    """Issue slots of the device that a launch takes (`count_issue_slots`)."""
     fma_count: NDArray[np.float64]
     """Multiply-adds of all lanes, including those on padding."""
 
@@ -101,7 +98,7 @@ class ModelInputs:
 def allocate_inputs(row_count: int) -> ModelInputs:
     """Allocate the inputs of so many rows, with undefined values."""
     return ModelInputs(
-        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(5))
+        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(4))
     )
 
 
@@ -113,7 +110,6 @@ def make_model_inputs(quantities: Quantities, predict_prior: PriorFunction) -> M
         prior.latency_s,
         prior.power_w,
         prior.standby_w,
-        count_issue_slots(quantities),
         quantities["total_fma"],
     )
 

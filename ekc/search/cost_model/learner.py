@@ -50,11 +50,7 @@ class Learner:
     """Timed kernels that the share of meterings has been counted for."""
 
     def __post_init__(self) -> None:
-        fixed = self.method.metered_share
-        share = METERING.initial_share if fixed is None else fixed
-        self.metering_share = MeteringShare(
-            share, fixed is None, reserved_meterings=METERING.finals_meterings * (1 - share)
-        )
+        self.metering_share = MeteringShare(self.method.metered_share)
         self.latency_model = Surrogate(residual_clip=SURROGATE.latency_residual_clip)
         self.spill_model = SpillModel(self.limits)
         self.power_model = PowerModel(self.seed, self.peaks, self.method.power_source == "constant")
@@ -130,10 +126,7 @@ class Learner:
         row_count = self.power_model.row_count
         if row_count:
             self.prediction_records += batch.make_records(metered_indices)
-            recent = self.prediction_records[-METERING.verdict_window :]
-            self.metering_share.update(
-                _get_column(recent, "predicted_j"), _get_column(recent, "measured_j"), len(metered_indices)
-            )
+            recent = self.prediction_records[-METERING.card_window :]
             modelled = [j for j in recent if np.isfinite(j.model_j)]
             self.power_model.update_quarantine(
                 *(_get_column(modelled, name) for name in ("model_j", "parametric_j", "measured_j"))
@@ -142,7 +135,7 @@ class Learner:
 
     def _make_card(self, round_number: int, row_count: int) -> ModelCard:
         """The accuracy of the last predictions. `row_count`: kernels that the model had learned from."""
-        recent = self.prediction_records[-METERING.verdict_window :]
+        recent = self.prediction_records[-METERING.card_window :]
         measured = _get_column(recent, "measured_j")
         return ModelCard(
             round=round_number,
@@ -152,7 +145,6 @@ class Learner:
             constant_power_error=_median_relative_error(_get_column(recent, "constant_j"), measured),
             two_number_error=_median_relative_error(_get_column(recent, "two_number_j"), measured),
             latency_rank=spearman(_get_column(recent, "latency_s"), measured),
-            share=self.metering_share.share,
             quarantined=self.power_model.is_quarantined,
         )
 

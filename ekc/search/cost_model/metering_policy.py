@@ -1,10 +1,8 @@
 """The metering policy: how many of the timed kernels to meter, and which.
 
-The share of metered kernels counts all timed kernels and includes the finals; it is spent on the low-latency
-set. It shrinks while predictions agree with the measurements made afterwards, and grows when they do not: the
-dynamic update of arXiv 2411.18873, with constants chosen by us. Agreement is judged on the last predictions,
-of any round, by rank correlation and by a signal-to-noise ratio with means removed (a raw ratio flatters a
-model that predicts the mean). Between accurate and inaccurate there is a gap in which the share stays.
+A constant share of the timed kernels is metered during the search, kernels of low latency; the finals meter
+theirs besides. arXiv 2411.18873 updates it by the signal-to-noise ratio of the predictions; our
+update of it saved neither energy nor meterings (docs/decisions/2026-11-28-fixed-metering-share.md).
 
 `PredictionBatch` keeps predictions, to be compared with the measurements.
 """
@@ -13,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.expected_improvement import log_expected_improvement
 from ekc.search.cost_model.power_model import PowerModel
-from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING
 from ekc.search.data.result import PredictionRecord
@@ -30,20 +27,12 @@ Array = NDArray[np.float64]
 
 @dataclass
 class MeteringShare:
-    """The share of timed kernels that is metered, and its update."""
+    """The share of timed kernels that is metered, and how much of it is used."""
 
-    share: float = METERING.initial_share
+    share: float
     """Metered kernels per timed kernel."""
-    is_adaptive: bool = True
-    """Whether `update` changes the share."""
-    reserved_meterings: float = 0.0
-    """Meterings that the share includes and the finals make."""
-    _new_prediction_count: int = 0
-    _metering_credit: float = field(init=False)
+    _metering_credit: float = 0.0
     _exploration_credit: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._metering_credit = -self.reserved_meterings
 
     def allocate_meterings(self, timed_count: int, max_count: int, min_count: int = 0) -> tuple[int, int]:
         """(kernels to meter, those of them to choose for exploration) after `timed_count` more timings.
@@ -60,58 +49,10 @@ class MeteringShare:
         self._exploration_credit -= exploration_count
         return count, exploration_count
 
-    def update(self, predicted: Array, measured: Array, new_count: int) -> None:
-        """Update the share from the last energies, at most `verdict_window` of them, as predicted before
-        metering and as measured. `new_count`: how many of them are new."""
-        self._new_prediction_count += new_count
-        has_few_new = self._new_prediction_count < METERING.min_new_predictions
-        if not self.is_adaptive or len(measured) < METERING.min_predictions or has_few_new:
-            return
-        self._new_prediction_count = 0
-        accurate = is_accurate(predicted, measured)
-        # Earlier predictions may be of a model with few rows. If the last are right, it needs no more rows.
-        last = slice(-METERING.min_new_predictions, None)
-        has_improved = log_error_quantile(predicted[last], measured[last]) <= METERING.negligible_error
-        if accurate is True:
-            self.share = max(self.share * METERING.shrink_factor, METERING.min_share)
-        elif accurate is False and not has_improved:
-            self.share = min(self.share * METERING.growth_factor, METERING.max_share)
-
 
 def _floor_credit(credit: float) -> int:
     """Whole meterings in a credit."""
     return max(math.floor(credit + 1e-9), 0)
-
-
-def is_accurate(predicted: Array, measured: Array) -> bool | None:
-    """Whether predictions agree with measurements: True, False, or None in between."""
-    rank, snr = spearman(predicted, measured) or 0.0, signal_to_noise(predicted, measured)
-    error = log_error_std(predicted, measured)
-    if log_error_quantile(predicted, measured) <= METERING.negligible_error:
-        return True
-    if error > METERING.useless_error_std:
-        return False
-    if rank < METERING.inaccurate_rank and snr < METERING.inaccurate_snr:
-        return False
-    # Few pairs may have a high rank correlation by chance: it counts with a signal only.
-    ranks_well = rank >= METERING.accurate_rank and snr >= METERING.inaccurate_snr
-    return True if snr >= METERING.accurate_snr or ranks_well else None
-
-
-def signal_to_noise(predicted: Array, measured: Array) -> float:
-    """Variance of the log of measurements over variance of the log of prediction errors, means removed."""
-    return float(np.log(measured).var()) / max(log_error_std(predicted, measured) ** 2, 1e-12)
-
-
-def log_error_std(predicted: Array, measured: Array) -> float:
-    """Standard deviation of log(predicted / measured): a common factor is no error."""
-    return float((np.log(predicted) - np.log(measured)).std())
-
-
-def log_error_quantile(predicted: Array, measured: Array) -> float:
-    """Quantile `error_quantile` of |log(predicted / measured)|, the median factor removed."""
-    errors = np.log(predicted) - np.log(measured)
-    return float(np.quantile(np.abs(errors - np.median(errors)), METERING.error_quantile))
 
 
 def select_for_metering(

@@ -70,7 +70,7 @@ class RoundSettings:
     """Share of the trials after the first round that is sampled at random, so that the models learn from more
     than their own favourites."""
     closing_share: float = 1 / 16
-    """Share of all trials, the last ones, that looks for as good schedules with fewer slots."""
+    """Share of all trials, the last ones, that takes the least predicted figures and explores nothing."""
     shortlist_per_trial: int = 32
     """Best genomes by acquisition that a batch is picked from, for each trial of the batch."""
 
@@ -90,11 +90,6 @@ class AcquisitionSettings:
     initial_log_best: float = 20.0
     """Natural log of the incumbent objective before anything was measured: any schedule improves on it, so
     the least expected figure scores best."""
-    min_log_feasibility: float = math.log(0.5)
-    """Closing rounds: log probability of no spill below which schedules do not tie."""
-    tie_priority: float = 1000.0
-    """Closing rounds: subtracted from the score of schedules that are expected to tie with the best. More
-    than logs of figures and of issue slots can differ."""
 
 
 ACQUISITION = AcquisitionSettings()
@@ -102,15 +97,8 @@ ACQUISITION = AcquisitionSettings()
 
 @dataclass(frozen=True)
 class SelectionSettings:
-    """Comparison of measured schedules (`data/selection.py`, `cost_model/incumbent.py`)."""
+    """Comparison of measured schedules (`cost_model/acquisition.py`)."""
 
-    tie_tolerance: float = 0.01
-    """Relative latency difference above which two schedules never tie, however uncertain."""
-    prefetch_discount: float = 1 / 300
-    """Share of its issue slots that a schedule is credited for each tile it prefetches: it can wait longer
-    for memory. With three tiles 1 %, the accuracy of the counts."""
-    max_discounted_stages: float = 3.0
-    """Prefetched tiles that are credited, at most."""
     infeasibility_exponent: float = 2
     """Exponent p of the penalty on schedules slower than `max_slowdown` allows: the objective is multiplied
     by (latency / allowed latency)^p."""
@@ -460,46 +448,15 @@ SPILLS = SpillSettings()
 
 @dataclass(frozen=True)
 class MeteringSettings:
-    """The share of metered kernels (`cost_model/metering_policy.py`). Dynamic update of arXiv 2411.18873; its
-    constants are not public, these are chosen by us."""
+    """The share of metered kernels (`cost_model/metering_policy.py`)."""
 
-    initial_share: float = 0.13
-    """Metered kernels per timed kernel at the start."""
-    min_share: float = 0.05
-    max_share: float = 1.0
-    """Largest share: every timed kernel is metered."""
-    shrink_factor: float = 0.7
-    """Factor on the share after accurate predictions."""
-    growth_factor: float = 2.5
-    """Factor on the share after inaccurate predictions. Growing is fast: too much metering costs seconds, too
-    little may cost the best kernel."""
+    share: float = 0.09
+    """Metered kernels per timed kernel, without the finals, which meter about four more. As many as a share
+    that followed the error of the predictions (docs/decisions/2026-11-28-fixed-metering-share.md)."""
     initial_meterings: int = 4
     """Kernels of the first round that are metered, ahead of the share."""
-    finals_meterings: float = 3.75
-    """Finalists that are metered for the first time in the finals, where few kernels were metered before:
-    mean of 60 runs of 64 trials (`benchmarks/search/paper.py`)."""
-    verdict_window: int = 12
-    """Last predictions that a verdict uses, at most."""
-    min_predictions: int = 6
-    """Predictions that a verdict needs."""
-    min_new_predictions: int = 3
-    """Predictions since the last verdict that a verdict needs."""
-    accurate_rank: float = 0.7
-    """Rank correlation of accurate predictions, if their signal-to-noise is at least `inaccurate_snr`."""
-    accurate_snr: float = 2.0
-    """Signal-to-noise ratio from which on predictions are accurate."""
-    inaccurate_rank: float = 0.5
-    """Rank correlation below which predictions are inaccurate, if the signal-to-noise ratio is low too."""
-    inaccurate_snr: float = 1.25
-    """Signal-to-noise ratio below which predictions say no more than the mean of the measurements."""
-    negligible_error: float = 0.01
-    """Relative error that does not matter: the figures of a run are hardly more precise."""
-    error_quantile: float = 0.75
-    """Share of predictions within that error; the first of a window may be of a model with few rows."""
-    useless_error_std: float = 0.25
-    """Standard deviation of the log error above which predictions are useless: kernels of equal latency
-    hardly differ by more in power. The rank correlation does not show this: where latencies differ, energies
-    rank well with any power."""
+    card_window: int = 12
+    """Last predictions that a model card and the quarantine judge, at most."""
     exploration_share: float = 0.3
     """Share of the metered kernels that is chosen to learn from, not for its expected improvement."""
     latency_slack: float = 1.1

@@ -13,7 +13,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_int
-from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, BreedingSettings, RoundSettings
+from ekc.search.data.defaults import BREEDING, METERING, PARALLEL_ROUNDS, BreedingSettings, RoundSettings
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class SearchMethod:
 
     breeding: BreedingSettings = BREEDING
     rounds: RoundSettings = PARALLEL_ROUNDS
-    metered_share: float | None = None
-    """Share of timed kernels that is metered. 1: all; None: as the energy model's error requires."""
+    metered_share: float = METERING.share
+    """Share of the timed kernels that is metered during the search; 1: all. The finals come on top."""
     power_source: Literal["learned", "constant"] = "learned"
     """Power of kernels not metered: by the power model, or the median of the metered ones."""
 
     def __post_init__(self) -> None:
-        if self.metered_share is not None and not 0 < self.metered_share <= 1:
+        if not 0 < self.metered_share <= 1:
             raise InvalidInput(f"metered: {self.metered_share} is outside 0 to 1; 1 meters every kernel")
 
 

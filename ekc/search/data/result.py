@@ -185,8 +185,6 @@ class ModelCard:
     numbers fitted to the kernels metered so far."""
     latency_rank: float | None
     """Spearman correlation of latency and metered energy: the third trivial predictor."""
-    share: float
-    """Share of the timed kernels that is metered after this round."""
     quarantined: bool
     """Whether a line over the analytic prior replaces the model after this round."""
 

@@ -104,10 +104,10 @@ class SearchLoop(Generic[CandidateT]):
         self, size: int, start: Sequence[CandidateT] = (), is_closing: bool = False
     ) -> PlannedRound[CandidateT] | None:
         """Breed genomes and pick `size` candidates, those of `start` among them. None if there is nothing
-        left to try. A closing round looks for as good candidates of less cost."""
+        left to try. A closing round takes those of the least predicted figures."""
         self.round_number += 1
         acquisition = self.task.acquisition
-        score = acquisition.score_tie_breaks if is_closing else acquisition.score
+        score = acquisition.score_by_mean if is_closing else acquisition.score
         parents, _ = self.breeder.evolve(self._parents, score)
         self._parents = parents
         wanted = max(size - len(start), 0)

@@ -75,7 +75,7 @@ def test_draws_are_solved_as_one_by_one() -> None:
 
 
 def test_kernel_named_fastest_is_the_reference() -> None:
-    """A search names the kernel with the fewest issue slots among those tied."""
+    """The search compared its kernels again at the default clock, with more timings."""
     figures = sample_figures(0, 1, 3, 2)
     slowest = int(np.argmax(figures.latency_s[0][:, 1]))
     roles = ["front"] * 3

@@ -32,7 +32,7 @@ def _group(number: int, law: bool, metered: bool = True) -> MeasuredGroup:
     rows = random.random((60, len(FEATURE_NAMES))).astype(np.float32)
     ones = np.ones(60)
     expected = np.exp(random.normal(-9, 0.5, 60)), random.uniform(120, 220, 60), STANDBY_W * ones
-    seen = ModelInputs(rows, *expected, ones, ones)
+    seen = ModelInputs(rows, *expected, ones)
     wrong = rows[:, 0].astype(float) if law else random.random(60)
     latency = seen.expected_latency_s * np.exp(wrong + number)
     watts = scale_power(seen.expected_power_w * np.exp(0.3 * wrong), wrong + number, seen.standby_w)
@@ -96,7 +96,7 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     rows[:, 0] = random.random(60) < 0.4
     some, idle, ones = rows[:, 0] > 0, STANDBY_W, np.ones(60)
     expected_s, expected_w = np.exp(random.normal(-9, 0.5, 60)), idle * random.uniform(times, 1.5 * times, 60)
-    seen = ModelInputs(rows, expected_s, expected_w, idle * ones, ones, ones)
+    seen = ModelInputs(rows, expected_s, expected_w, idle * ones, ones)
     pace = np.where(some, -1.5, 0.0)
     watts = scale_power(np.where(some, 1.02 * idle, seen.expected_power_w), pace, seen.standby_w)
     return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts)

@@ -52,7 +52,7 @@ class StubAcquisition(Acquisition):
     def score(self, population: Population) -> NDArray[np.float64]:
         return self._predict(population).score()
 
-    def score_tie_breaks(self, population: Population) -> NDArray[np.float64]:
+    def score_by_mean(self, population: Population) -> NDArray[np.float64]:
         return -self.score(population)
 
     def predict_figures(self, population: Population) -> tuple[PredictedFigures, ...]:
@@ -125,8 +125,8 @@ def test_batch_is_diverse_across_acquisitions() -> None:
 
 
 @pytest.mark.parametrize("trials", [38, 40, 42])
-def test_closing_rounds_try_best_tie_breaks(trials: int) -> None:
-    """The last quarter of the trials: the untried genomes with the best tie-break scores."""
+def test_closing_rounds_try_least_predicted_means(trials: int) -> None:
+    """The last quarter of the trials: the untried genomes with the least predicted means."""
     task, few = searched(trials, settings=replace(ALL_RANKED, closing_share=0.25)), trials // 4
     done = list(accumulate(map(len, task.batches)))
     assert done[-1] == trials

@@ -13,16 +13,14 @@ import pytest
 import ekc
 from ekc import devices
 from ekc.devices.statistics import Interval
-from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.acquisition import Incumbent, PredictedFigures
 from ekc.search.data.defaults import SELECTION
-from ekc.search.data.selection import compute_tie_margin, count_issue_slots
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
-from tests.search.helpers import LIMITS, MV, THREADS, make_options
+from tests.search.helpers import MV, THREADS, make_options
 
 
 def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
@@ -30,14 +28,6 @@ def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
     return SimpleNamespace(
         latency_s=latency_s, latency_interval_s=span, power_w=100.0, ok=ok, metered=metered
     )
-
-
-def test_tie_margin_is_timing_error_at_most_one_percent() -> None:
-    """As far as timings can tell, and no further than 1 %; of energy, always 1 %."""
-    options = make_options(objective="latency")
-    assert Incumbent(options, [_kernel(20e-6), _kernel(10e-6)]).tie_margin == pytest.approx(0.004)
-    assert Incumbent(make_options(), [_kernel(10e-6)]).tie_margin == 0.01
-    assert compute_tie_margin(Interval(0.9, 1.1)) == compute_tie_margin(None) == 0.01
 
 
 def test_score_penalises_slow_candidates() -> None:
@@ -58,25 +48,16 @@ def open_task(op: ekc.Operator, objective: str = "energy") -> Iterator[ScheduleT
         yield ScheduleTask(Space(op, device.limits), Measurer(device, store), THREADS, options)
 
 
-def test_tie_breaks_sort_tied_genomes_by_issue_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that a timing may not tell from the best figure by their slots, then the others as they are
-    predicted."""
+def test_closing_rounds_score_by_predicted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An uncertain prediction may promise a larger improvement, and is not preferred."""
     with open_task(MV, "latency") as task:
         genomes = Breeder(task.space, np.random.default_rng(0)).sample(64)
-        mean = np.linspace(-0.02, 0.04, len(genomes))[::-1]
-        predicted = PredictedFigures(mean, np.full(len(genomes), 0.1), 0.0)
+        mean, std = np.linspace(-0.02, 0.04, len(genomes)), np.linspace(0.01, 0.5, len(genomes))
+        predicted = PredictedFigures(mean, std, 0.0)
         monkeypatch.setattr(task.acquisition, "predict_figures", lambda population: (predicted,))
-        task.candidates = [_kernel(1.0)]
-        order = np.argsort(task.acquisition.score_tie_breaks(genomes), kind="stable")
-        slots = task.input_cache.get_inputs(genomes).issue_slots
-    tied = int((mean <= np.log(1.004)).sum())
-    assert 0 < tied < len(genomes)
-    assert set(order[:tied]) == set(np.flatnonzero(mean <= np.log(1.004)))
-    assert (np.diff(slots[order[:tied]]) >= 0).all()
-    assert (np.diff(mean[order[tied:]]) > 0).all()
-    for row in range(8):
-        figures = analyse_program(task.space.build_schedule(genomes, row).program, LIMITS)
-        assert slots[row] == pytest.approx(count_issue_slots(figures)[0])
+        assert int(np.argmin(task.acquisition.score(genomes))) == len(genomes) - 1
+        assert (task.acquisition.score_by_mean(genomes) == mean).all()
+        assert len(task.acquisition.score_by_mean(genomes[:0])) == 0
 
 
 def test_incumbent_ignores_failed_candidates() -> None:
