@@ -57,6 +57,8 @@ EXPECTED_SAVING = 0.07
 """Expected saving before a search, a share of the default's watts (simulated jobs: 0.06 to 0.1)."""
 SEARCH_COST = 0.03
 """Power wasted while a search runs at clocks that are not the best, as a share of the default's watts."""
+MIN_READINGS = 5
+"""Readings of a short search. Where much of the job is left, a search takes about ten (`LimitSearch`)."""
 MIN_REMAINING_S = 900.0
 """Least expected remaining seconds of a job whose length the user did not give."""
 
@@ -83,7 +85,7 @@ def estimate_payoff(
     policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = EXPECTED_SAVING
 ) -> SearchPayoff:
     """Estimate a search; `window_s`: seconds of one reading, `watts`: power at the default."""
-    search_s = 5 * (window_s + 2.0)
+    search_s = MIN_READINGS * (window_s + 2.0)
     return SearchPayoff(
         estimate_remaining_s(policy, elapsed_s), search_s, saving * watts, SEARCH_COST * watts
     )

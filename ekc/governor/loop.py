@@ -9,7 +9,7 @@ from typing import Literal
 
 from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
-from ekc.governor.budget import estimate_payoff
+from ekc.governor.budget import estimate_payoff, estimate_remaining_s
 from ekc.governor.change_detection import (
     CONFIRM_S,
     LARGE_CHANGE,
@@ -242,7 +242,8 @@ class _ControlLoop:
         """Set the limits of the job, as far as they are left, as those of the phase's search."""
         elapsed_s, steps = self._probe.now() - self._start_s, self._probe.read_step_count()
         policy, problem = make_phase_policy(self._policy, phase, self._phases, elapsed_s, steps)
-        phase.search = replace(phase.search, policy=policy)
+        remaining_s = estimate_remaining_s(self._policy, elapsed_s)
+        phase.search = replace(phase.search, policy=policy, remaining_s=remaining_s)
         self._report_missed_limit(problem)
 
     def _report_missed_limit(self, problem: str | None) -> None:

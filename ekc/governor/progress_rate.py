@@ -156,8 +156,9 @@ def _estimate_period_error(source: ProgressSource, seconds: float) -> float:
     slow, fast = source.timing_variance.variance_per_s, source.fast_variance.variance_per_s
     wander = max(0.0, slow - fast) / (1 / 3**2 - 1 / 6**2)
     variance = slow + min(wander, 3**2 * slow) * (1 - 1 / 3**2)
-    # A variance from few stretches is itself uncertain.
-    few = 1.0 + 2.0 / max(1, source.timing_variance.stretch_count)
+    # A variance from few stretches is itself uncertain: this is near the t distribution with 1.5 degrees of
+    # freedom a stretch.
+    few = 1.0 + 4.0 / max(1, source.timing_variance.stretch_count)
     return max(MIN_RATE_ERROR, float(np.sqrt(few * variance / seconds)))
 
 

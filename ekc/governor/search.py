@@ -40,9 +40,10 @@ FIRST_POINT_SLOWDOWN = 0.6
 """Slowdown over lengthening that is assumed for the first point without a model."""
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
-READING_COST_PER_S = 5e-5
-"""Least expected gain of a reading, as a share of the rest's energy, for each second that it takes. A reading
-may cost a twentieth of the power, and the rest of the job is taken to last 15 minutes or more."""
+READING_COST = 0.045
+"""Share of the default's energy that a reading may waste, as its settings may not be the best."""
+MIN_REMAINING_S = 60.0
+"""Expected seconds of the rest of the job, at least: less would end a search before its second reading."""
 REPEATS = (1, 2, 4)
 """Numbers of readings whose gain is estimated: several may be needed to change the choice."""
 
@@ -59,6 +60,8 @@ class LimitSearch:
     memory_mhz: int | None = None
     is_checked: bool = False
     """Whether a check of the running job has confirmed a choice: later ones need less margin."""
+    remaining_s: float = 900.0
+    """Expected seconds of the rest of the job, which gains from what a reading shows."""
     predicted_prior: ResponsePrior | None = None
     """A model's prediction. It picks the first point, and is not used after the first reading: even weighted
     by its error on other jobs it would pull the curve towards their mean."""
@@ -99,9 +102,10 @@ class LimitSearch:
         """The gear at a place; None where the default is as good."""
         if self.is_default_within_cap():
             return None
+        if response.gears[place] >= self.get_default_limit(readings):
+            return None
         is_better = objective.compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
-        is_free = response.gears[place] >= self.get_default_limit(readings)
-        if self.policy.objective != "speed" and (not is_better or is_free):
+        if self.policy.objective != "speed" and not is_better:
             return None
         return float(response.gears[place])
 
@@ -124,7 +128,7 @@ class LimitSearch:
         gains = np.where(can_read, self._estimate_gains(response, choice, of_default=False), 0.0)
         by_default = np.where(can_read, self._estimate_gains(response, choice, of_default=True), 0.0).max()
         place = int(gains.argmax())
-        cost = READING_COST_PER_S * readings.other_readings[-1].seconds
+        cost = READING_COST * readings.other_readings[-1].seconds / max(self.remaining_s, MIN_REMAINING_S)
         if max(gains[place], by_default) > cost:
             return place if gains[place] >= by_default else len(self.gears) - 1
         place = max(best, lowest)

@@ -54,15 +54,24 @@ def make_search(policy: Policy) -> LimitSearch:
     return LimitSearch(policy, SM_CLOCK, GEARS, ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior))
 
 
+def count_readings(search: LimitSearch, law: ClockLaw, seed: int) -> int:
+    ledger = read_until_the_end(search, law, seed, 0.005)
+    return len(ledger.default_readings) + len(ledger.other_readings)
+
+
 def run_search(law: ClockLaw, policy: Policy, seed: int = 0, noise: float = 0.002):
+    search = make_search(policy)
+    return search, read_until_the_end(search, law, seed, noise)
+
+
+def read_until_the_end(search: LimitSearch, law: ClockLaw, seed: int, noise: float) -> PhaseReadings:
     rng = np.random.default_rng(seed)
     ledger = PhaseReadings([law.make_reading(TOP_MHZ, rng, noise)])
-    search = make_search(policy)
     while (place := search.propose_next(ledger)) is not None:
         # The top gear is the default.
         group = ledger.default_readings if GEARS[place] == TOP_MHZ else ledger.other_readings
         group.append(law.make_reading(GEARS[place], rng, noise))
-    return search, ledger
+    return ledger
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,6 +109,22 @@ def test_search_for_speed_keeps_the_energy_budget() -> None:
     energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS) / law.compute_watts(TOP_MHZ)
     fastest = GEARS[energy <= 0.9].max()
     assert clock >= 0.94 * fastest
+
+
+def test_saving_that_no_clock_reaches_leaves_the_default() -> None:
+    search, ledger = run_search(ClockLaw(0.9, 1.0, 60.0), Policy(objective="speed", min_saving=0.9))
+    assert search.choose_gear(ledger) is None
+
+
+def test_search_reads_less_where_little_of_the_job_is_left() -> None:
+    counts = []
+    for remaining_s in (0.0, 120.0, 900.0, 1e5):
+        search = replace(make_search(Policy()), remaining_s=remaining_s)
+        readings = [count_readings(search, ClockLaw(0.8, 1.0, 300.0), seed) for seed in range(8)]
+        counts.append(sum(readings) / 8)
+    assert counts == sorted(counts)
+    assert counts[0] == 4
+    assert counts[-1] > 8
 
 
 def test_slowdown_without_progress_is_bounded_by_the_clock() -> None:
