@@ -13,7 +13,7 @@ from ekc.cli.govern_daemon import DAEMON_OPTIONS, daemon_options, run_daemon_com
 from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
     OBJECTIVE_OPTIONS,
-    choose_memory_name,
+    check_memory_name,
     make_policy,
     make_tariff,
     memory_options,
@@ -219,7 +219,7 @@ def _govern_job(
         advise=options["advise"],
         each=options["each"],
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
-        remember=choose_memory_name(options, command),
+        remember=check_memory_name(options),
         plan=options["plan"],
     )
     try:
@@ -265,7 +265,7 @@ def _open_choice_file(policy: Policy, lines: GovernOutput, options: dict[str, An
     """The file of a simulated job's choices, if it has a name."""
     from ekc.governor.live.choice_file import ChoiceFile, make_conditions
 
-    name = choose_memory_name(options, ())
+    name = check_memory_name(options)
     conditions = make_conditions(f"{options['card']} (simulated)", 1, "", policy)
     return None if name is None else ChoiceFile(name, conditions, lines.on_note)
 

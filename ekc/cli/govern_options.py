@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -111,27 +110,19 @@ _MEMORY_OPTIONS = (
     click.option(
         "--remember",
         metavar="NAME",
-        help="Keep the choice for the next job of this name, and begin with that of the last one. "
-        "[default: the command and its folder]",
+        help="Keep the choice for the next job of this name, and begin with that of the last one.",
     ),
-    click.option("--no-remember", is_flag=True, help="Neither use nor keep a choice of another run."),
 )
 
 
-def choose_memory_name(values: dict[str, Any], command: Sequence[str]) -> str | None:
+def check_memory_name(values: dict[str, Any]) -> str | None:
     """Name of the file of choices; None where none is kept. Raises `InvalidInput`."""
-    from ekc.governor.live.choice_name import check_name, make_name
+    from ekc.governor.live.choice_name import check_name
 
     name = values["remember"]
-    if name is not None and values["no_remember"]:
-        raise InvalidInput("--remember and --no-remember: give one of them")
-    if name is not None and values["each"]:
-        raise InvalidInput("--remember: with --each there is a choice for each GPU; leave one of them out")
-    if values["no_remember"] or values["each"] or values["deadline"] is not None:
+    if name is None:
         return None
-    if name is not None:
-        return check_name(name)
-    return make_name(command, Path.cwd()) if command else None
+    return check_name(name, each=values["each"], has_deadline=values["deadline"] is not None)
 
 
 def report_options(function: F) -> F:

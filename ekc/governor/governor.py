@@ -88,7 +88,7 @@ class Governor:
         )
         tariff = _make_tariff(price, intensity)
         if remember is not None:
-            check_name(remember)
+            check_name(remember, each=each, has_deadline=deadline is not None)
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
             check_flag(name, value)
         is_list = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))

@@ -1,7 +1,7 @@
 """`ekc.tune`: its arguments, the device, the record store and the workers of one run.
 
-The search follows arXiv 2411.18873: it minimises latency first and energy second, and learns an energy model so
-that few kernels are metered.
+The search follows arXiv 2411.18873: it minimises latency first and energy second, and learns an energy model
+so that few kernels are metered.
 """
 
 from __future__ import annotations

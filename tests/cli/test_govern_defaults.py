@@ -146,7 +146,7 @@ def test_option_of_the_command_line_sets_a_limit_of_the_defaults_aside(
         ("--price 0.3 --quiet", "write 0.3 EUR"),
         ("--metrics 99999", "give a port from 1 to 65535"),
         ("--remember a/b", "a name is 1 to 100 letters"),
-        ("--remember a --no-remember", "give one of them"),
+        ("--remember a --deadline 2h --remaining 60", "the work left decides; leave one of them out"),
     ],
 )
 def test_bad_combinations_are_one_line(words: str, error: str, cli: CommandLine) -> None:

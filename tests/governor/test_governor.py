@@ -47,7 +47,8 @@ def test_script_is_governed_while_the_block_runs(tmp_path: Path) -> None:
 OPTIONS = (
     "power_cap_w=250",
     "node_power_cap_w=900, price=(0.3, 'EUR'), intensity=380",
-    "deadline='2h', steps_total=1000, remember='nightly'",
+    "deadline='2h', steps_total=1000",
+    "remember='nightly'",
     "deadline='1h30m', remaining_s=3600",
 )
 

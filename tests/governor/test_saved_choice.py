@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen
 from ekc.governor.live.choice_file import ChoiceFile, make_conditions
-from ekc.governor.live.choice_name import check_name, make_name
+from ekc.governor.live.choice_name import check_name
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
@@ -156,9 +155,6 @@ def test_names_are_those_of_files() -> None:
     for name in ("", "../x", "a/b", ".x", "x" * 101):
         with pytest.raises(InvalidInput, match="a name is"):
             check_name(name)
-    here = Path.cwd()
-    names = {make_name(("python", "a.py"), here), make_name(("python", "a.py"), here / "b")}
-    names |= {make_name(("python a.py",), here)}
-    assert len(names) == 3
-    assert all(name == check_name(name) for name in names)
-    assert os.sep not in "".join(names)
+    for options in ({"each": True}, {"has_deadline": True}):
+        with pytest.raises(InvalidInput, match="leave one of them out"):
+            check_name("nightly", **options)
