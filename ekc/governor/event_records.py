@@ -240,6 +240,18 @@ class Resumed(Event):
 
 
 @dataclass(frozen=True)
+class Interrupted(Event):
+    """A recording had a gap: the governor was stopped, as with a suspended job, or the driver did not answer.
+    The recording is in no account."""
+
+    gap_s: float
+
+    def format_line(self) -> str:
+        """Length of the gap."""
+        return f"no samples for {self.gap_s:.0f} s, as if stopped; a reading meanwhile is taken again"
+
+
+@dataclass(frozen=True)
 class Ended(Event):
     """The job has ended; nothing is set from this event on."""
 

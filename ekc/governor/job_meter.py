@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 
 from ekc.governor.change_detection import has_work
-from ekc.governor.event_records import Applied, EventCallback, Idled, Resumed
+from ekc.governor.event_records import Applied, EventCallback, Idled, Interrupted, Resumed
 from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
-from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
+from ekc.governor.samples import SensorSamples, Values, concatenate_samples, finite_mean
 
 SETTLE_S = 2.0
 """Seconds after setting a limit until sensors that average over a second no longer include the old one."""
 MAX_EXTENSION = 2.5
 """Longest reading, as a multiple of its first length."""
 MAX_READING_S = 60.0
+MIN_GAP_S = 2.0
+"""Seconds without a sample from which on this process was stopped, and the job perhaps with it."""
+MIN_GAP_INTERVALS = 10
+"""The same in intervals of the samples, where these are long."""
+MAX_TAKEN = 3
+"""Times that a recording or a reading is made, at most: some batch systems stop jobs in turn."""
 WORK_POLL_S = 2.0
 """Seconds between two checks whether an idle job works again."""
 
-
+T = TypeVar("T")
 TotalsBySettings = dict[Settings, float]
 """Seconds or joules under each setting."""
 
@@ -43,6 +51,10 @@ class JobMeter:
         self.joules_by_settings: TotalsBySettings = {}
         """Joules of the board under each setting, up to the last change of limits or of the account."""
         self._counted_j = probe.read_energy_j()
+        self._recorded_j = 0.0
+        """Joules of the recordings since `_counted_j`, by their mean watts."""
+        self.stop_count = 0
+        """Stops of this process so far."""
         self._taken_limits = actuator.taken_limits()
 
     def switch_account(self, seconds: TotalsBySettings, joules: TotalsBySettings) -> None:
@@ -56,26 +68,48 @@ class JobMeter:
         settings, joules = self.actuator.settings(), self.probe.read_energy_j()
         counted = self.joules_by_settings.get(settings, 0.0) + joules - self._counted_j
         self.joules_by_settings[settings], self._counted_j = counted, joules
+        self._recorded_j = 0.0
 
     def is_running(self) -> bool:
         """True: a job that ends is reported by `JobEnded`."""
         return True
 
     def record(self, seconds: float) -> SensorSamples:
-        """Record sensor samples for some seconds. Raises `JobEnded` where the job ends, and `LimitTaken`
-        where others have set a limit since the last recording: these samples are of no setting of ours."""
-        begin = self.probe.now()
-        samples = self.probe.record(seconds)
+        """Record sensor samples for some seconds, and again where this process was stopped meanwhile. Raises
+        `JobEnded` where the job ends, and `LimitTaken` where others have set a limit since the last
+        recording: these samples are of no setting of ours."""
+        for attempt in range(1, MAX_TAKEN + 1):
+            begin = self.probe.now()
+            samples = self.probe.record(seconds)
+            end = self.probe.now()
+            gap_s = _find_gap_s(np.array([begin, *samples.time_s, end]))
+            if gap_s is None or attempt == MAX_TAKEN:
+                self._count_recording(end - begin, samples)
+            self._check_job_and_limits()
+            if gap_s is None:
+                break
+            self._skip_stop(gap_s)
+        return samples
+
+    def _count_recording(self, seconds: float, samples: SensorSamples) -> None:
         settings = self.actuator.settings()
-        self.seconds_by_settings[settings] = (
-            self.seconds_by_settings.get(settings, 0.0) + self.probe.now() - begin
-        )
+        self.seconds_by_settings[settings] = self.seconds_by_settings.get(settings, 0.0) + seconds
+        self._recorded_j += seconds * float(np.nan_to_num(finite_mean(samples.power_w)))
+
+    def _skip_stop(self, gap_s: float) -> None:
+        """Leave a stop, and the recording that it disturbed, out of all accounts."""
+        self.stop_count += 1
+        settings, joules = self.actuator.settings(), self.probe.read_energy_j()
+        counted = self.joules_by_settings.get(settings, 0.0) + min(self._recorded_j, joules - self._counted_j)
+        self.joules_by_settings[settings], self._counted_j, self._recorded_j = counted, joules, 0.0
+        self.on_event(Interrupted(self.probe.now(), gap_s))
+
+    def _check_job_and_limits(self) -> None:
         if not self.probe.is_running():
             raise JobEnded
         if (taken := self.actuator.taken_limits()) != self._taken_limits:
             self._taken_limits = taken
             raise LimitTaken("others have set limits of the GPU")
-        return samples
 
     def wait_while_idle(self) -> None:
         """Wait until work resumes; limits stay as they are, so that it is not slowed. The pause is of no
@@ -103,8 +137,23 @@ class JobMeter:
         """One reading under the limits in force, and `source` with updated variances.
 
         The reading is prolonged until progress is measured to `TARGET_ERROR`, up to `max_s` seconds, by
-        default `compute_max_reading_s`. `max_stretch`: see `measure_progress_rate`.
+        default `compute_max_reading_s`. It is taken again where this process was stopped meanwhile.
+        `max_stretch`: see `measure_progress_rate`.
         """
+        return self.repeat_if_stopped(lambda: self._take_reading_once(source, max_stretch, max_s))
+
+    def repeat_if_stopped(self, measure: Callable[[], T]) -> T:
+        """Call `measure` again where this process was stopped meanwhile."""
+        for _ in range(MAX_TAKEN):
+            stop_count = self.stop_count
+            found = measure()
+            if self.stop_count == stop_count:
+                break
+        return found
+
+    def _take_reading_once(
+        self, source: ProgressSource, max_stretch: float, max_s: float | None
+    ) -> tuple[JobReading, ProgressSource]:
         begin, joules = self.probe.now(), self.probe.read_energy_j()
         samples, steps = self._record_stretch(source, source.compute_window_s())
         rate, updated = measure_progress_rate(source, samples, max_stretch, steps)
@@ -137,13 +186,21 @@ class JobMeter:
         return reduce(concatenate_samples, parts), marks[1:]
 
 
+def _find_gap_s(times: Values) -> float | None:
+    """The longest interval where it shows a stop; None without one."""
+    intervals = np.diff(times)
+    longest_s = float(intervals.max())
+    least_s = max(MIN_GAP_S, MIN_GAP_INTERVALS * float(np.median(intervals)))
+    return longest_s if longest_s >= least_s else None
+
+
 class WatchedStretch:
     """Samples recorded under one choice without interruption, for work whose readings of a minute have a
     large error: a long reading at no cost, of bytes alone, since a beat drifts in a quarter of an hour."""
 
-    def __init__(self, probe: Probe) -> None:
-        self._probe = probe
-        self._begin, self._joules = probe.now(), probe.read_energy_j()
+    def __init__(self, meter: JobMeter) -> None:
+        self._meter, self._probe, self._stop_count = meter, meter.probe, meter.stop_count
+        self._begin, self._joules = self._probe.now(), self._probe.read_energy_j()
         self._parts: list[SensorSamples] = []
 
     def add_samples(self, samples: SensorSamples) -> None:
@@ -151,8 +208,11 @@ class WatchedStretch:
         self._parts.append(samples)
 
     def make_reading(self, source: ProgressSource, settings: Settings) -> JobReading | None:
-        """One reading of all samples; None where that is no longer than a usual reading."""
+        """One reading of all samples; None where that is no longer than a usual reading, or where a stop
+        interrupted it."""
         seconds = self._probe.now() - self._begin
+        if self._meter.stop_count != self._stop_count:
+            return None
         if seconds < MAX_EXTENSION * source.compute_window_s() or not self._parts:
             return None
         samples = reduce(concatenate_samples, self._parts)

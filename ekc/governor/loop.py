@@ -268,20 +268,20 @@ class _ControlLoop:
     def _watch_phase(self, phase: Phase) -> str:
         """Watch until the job changes; returns the level of the change."""
         detector, beat_monitor = _make_monitors(phase)
-        stretch = WatchedStretch(self._probe)
+        stretch = WatchedStretch(self._meter)
         checks, wait_s = self._make_check_schedule(phase), 0.0
         while True:
             look_s = phase.compute_look_s()
             samples = self._meter.record(look_s)
             if phase.is_idle(samples):
                 self._meter.wait_while_idle()
-                stretch = WatchedStretch(self._probe)
+                stretch = WatchedStretch(self._meter)
                 continue
             beat_monitor.add_look(self._probe.now(), phase.track_period(samples))
             is_deviating = detector.is_deviating(detector.measure_distance(samples))
             if is_deviating:
                 change = self._confirm_change(phase, detector, beat_monitor, look_s)
-                stretch = WatchedStretch(self._probe)
+                stretch = WatchedStretch(self._meter)
                 if change >= MIN_CHANGE:
                     self._leave_phase(phase, CONFIRM_S)
                     return self._report_shift("large" if change >= LARGE_CHANGE else "small", change)
@@ -295,7 +295,7 @@ class _ControlLoop:
             if detector.is_ready() and checks.is_due(now_s, suspected):
                 since_s = now_s - checks.last_s
                 verdict = self._check_choice(phase, stretch, checks.gap_s)
-                stretch, wait_s = WatchedStretch(self._probe), 0.0
+                stretch, wait_s = WatchedStretch(self._meter), 0.0
                 if verdict == "searched":
                     checks = self._make_check_schedule(phase)
                 elif verdict != "doubt":
@@ -310,7 +310,7 @@ class _ControlLoop:
                 wait_s = min(max(look_s, 2 * wait_s), MAX_WAIT_S)
                 samples = self._meter.record(wait_s)
                 if phase.is_idle(samples):
-                    stretch = WatchedStretch(self._probe)
+                    stretch = WatchedStretch(self._meter)
                 else:
                     stretch.add_samples(samples)
 

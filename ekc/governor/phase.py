@@ -152,18 +152,7 @@ class _RecorderUntilSteps:
 def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
-    start, joules = meter.probe.now(), meter.probe.read_energy_j()
-    steps = meter.probe.read_step_count() or 0.0
-    found = find_period(_RecorderUntilSteps(meter))
-    # Only now: hooks report no count until the first step has ended, which may take longer than the others.
-    if meter.probe.read_step_count() is not None:
-        samples, source, first = _measure_with_hooks(meter, found.samples, start, steps)
-    else:
-        samples, source = found.samples, choose_progress_source(found)
-        seconds = meter.probe.now() - start
-        rate, source = measure_progress_rate(source, samples, 1.05)
-        watts = (meter.probe.read_energy_j() - joules) / seconds
-        first = make_reading(Settings(), start, seconds, watts, rate, samples, source)
+    samples, source, first = meter.repeat_if_stopped(lambda: _measure_default(meter))
     meter.on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
     control = choose_control(gears)
     prior = ResponsePrior(control.time_prior, control.power_prior)
@@ -172,6 +161,21 @@ def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
     phase = Phase(source, PhaseReadings([first]), search, compute_signature(samples), top_memory_mhz=top)
     meter.on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
+
+
+def _measure_default(meter: JobMeter) -> tuple[SensorSamples, ProgressSource, JobReading]:
+    """(samples at the default, the source of progress that was found in them, the first reading)."""
+    start, joules = meter.probe.now(), meter.probe.read_energy_j()
+    steps = meter.probe.read_step_count() or 0.0
+    found = find_period(_RecorderUntilSteps(meter))
+    # Only now: hooks report no count until the first step has ended, which may take longer than the others.
+    if meter.probe.read_step_count() is not None:
+        return _measure_with_hooks(meter, found.samples, start, steps)
+    samples, source = found.samples, choose_progress_source(found)
+    seconds = meter.probe.now() - start
+    rate, source = measure_progress_rate(source, samples, 1.05)
+    watts = (meter.probe.read_energy_j() - joules) / seconds
+    return samples, source, make_reading(Settings(), start, seconds, watts, rate, samples, source)
 
 
 def _measure_with_hooks(

@@ -152,7 +152,7 @@ def test_default_chosen_by_a_check_is_left_when_the_budget_returns() -> None:
     assert phase.choice == Settings()
     assert events[-1] == Applied(governor._probe.now(), Settings(), "the check moved the choice")
     lost.seconds_by_settings = usual
-    assert governor._check_choice(phase, WatchedStretch(governor._probe), 240.0) == "moved"
+    assert governor._check_choice(phase, WatchedStretch(governor._meter), 240.0) == "moved"
     assert phase.choice == before
 
 

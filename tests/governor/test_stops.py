@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,6 +130,18 @@ def test_stop_while_the_driver_hangs(one: ScriptedBoards) -> None:
     process.send_signal(signal.SIGCONT)
     wait_until(lambda: not one.are_limits_back())
     assert end_job(process)[0] == 143
+
+
+def test_stop_is_told_and_left_out(one: ScriptedBoards) -> None:
+    process = start_governing(one, *python_command("import time; time.sleep(120)"))
+    process.send_signal(signal.SIGTSTP)
+    wait_until(lambda: read_process_state(process.pid) == "T")
+    time.sleep(2.5)
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: "Interrupted" in (one.folder / "events").read_text())
+    status, _, err = end_job(process)
+    assert status == 143
+    assert "as if stopped; a reading meanwhile is taken again" in err
 
 
 @pytest.mark.exhaustive
