@@ -174,14 +174,15 @@ class _ControlLoop:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
         self._meter.switch_account({}, {})
         phase = phases.begin_phase(self._meter, self._policy, self._gears)
-        if (earlier := self._find_earlier_phase(phase)) is not None:
+        doubted = last_phase if level == "doubt" else None
+        if (earlier := self._find_earlier_phase(phase, doubted)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
             self._enter_phase(earlier)
             self._apply_choice(earlier.choice, "the choice for a phase seen before")
             return earlier
         self._phases.append(phase)
         self._enter_phase(phase)
-        if level == "small" and last_phase is not None:
+        if level != "large" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
         else:
@@ -207,12 +208,16 @@ class _ControlLoop:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
         return True
 
-    def _find_earlier_phase(self, phase: Phase) -> Phase | None:
+    def _find_earlier_phase(self, phase: Phase, doubted: Phase | None) -> Phase | None:
+        """An earlier phase that has returned. Where that is the one that checks have just doubted, the job
+        has not changed: its readings were wrong."""
         for earlier in self._phases:
             if not earlier.is_refuted and is_same_phase(
                 phase.default_signature, phase.progress, earlier.default_signature, earlier.progress
             ):
-                return earlier
+                if earlier is not doubted:
+                    return earlier
+                earlier.is_refuted = True
         return None
 
     def _enter_phase(self, phase: Phase) -> None:
@@ -266,7 +271,7 @@ class _ControlLoop:
         return was_reduced and now >= full
 
     def _watch_phase(self, phase: Phase) -> str:
-        """Watch until the job changes; returns the level of the change."""
+        """Watch until the job changes; returns the level of the change, "doubt" where only checks show it."""
         detector, beat_monitor = _make_monitors(phase)
         stretch = WatchedStretch(self._meter)
         checks, wait_s = self._make_check_schedule(phase), 0.0
@@ -303,7 +308,8 @@ class _ControlLoop:
                 elif checks.record_doubt(self._probe.now()):
                     # The change began at an unknown time since the last check.
                     self._leave_phase(phase, since_s / 2)
-                    return self._report_shift("small", NOT_MEASURED)
+                    self._report_shift("small", NOT_MEASURED)
+                    return "doubt"
                 if verdict in ("moved", "searched") or suspected:
                     detector, beat_monitor = _make_monitors(phase)
             elif detector.is_ready() and not is_deviating:

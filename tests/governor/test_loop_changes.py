@@ -279,3 +279,26 @@ def test_change_missed_by_the_detector_is_found_by_a_check(monkeypatch: pytest.M
     assert 300 < shift.at_s < 900
     first, second = select_events(events, Chosen)
     assert second.settings.sm_mhz < first.settings.sm_mhz
+
+
+class MiscountedRun(SimulatedRun):
+    """A run whose energy counter misses most joules of the first reading."""
+
+    _missed_j: float | None = None
+
+    def read_energy_j(self) -> float:
+        joules = super().read_energy_j()
+        if self.now() < 20.0:
+            return 0.2 * joules
+        if self._missed_j is None:
+            self._missed_j = 0.8 * joules
+        return joules - self._missed_j
+
+
+def test_phase_with_a_wrong_first_reading_is_measured_again() -> None:
+    """Its choice was once set again after each doubt, since the phase seemed to have returned."""
+    events = govern_run(MiscountedRun(make_job([make_iterations(1500)])))
+    shifts = [event.level for event in select_events(events, Shifted)]
+    assert shifts == ["small"]
+    *_, last = select_events(events, Chosen)
+    assert last.saving > 0.03
