@@ -29,7 +29,7 @@ from ekc.search.cost_model.expected_improvement import log_expected_improvement
 from ekc.search.cost_model.features import ModelInputCache
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.defaults import ACQUISITION, SELECTION, SURROGATE
+from ekc.search.data.defaults import ACQUISITION, SURROGATE
 from ekc.search.data.options import TuneOptions, compute_objective
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
@@ -66,7 +66,7 @@ class Incumbent:
         """Compute the objective, with a penalty on latencies above `max_latency_s`."""
         value = compute_objective(self.options.objective, latency_s, latency_s * power_w)
         excess = np.maximum(latency_s / self.max_latency_s, 1.0)
-        return np.asarray(value * excess**SELECTION.infeasibility_exponent)
+        return np.asarray(value * excess**ACQUISITION.infeasibility_exponent)
 
     @cached_property
     def max_latency_s(self) -> float:

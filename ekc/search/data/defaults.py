@@ -90,21 +90,12 @@ class AcquisitionSettings:
     initial_log_best: float = 20.0
     """Natural log of the incumbent objective before anything was measured: any schedule improves on it, so
     the least expected figure scores best."""
-
-
-ACQUISITION = AcquisitionSettings()
-
-
-@dataclass(frozen=True)
-class SelectionSettings:
-    """Comparison of measured schedules (`cost_model/acquisition.py`)."""
-
     infeasibility_exponent: float = 2
     """Exponent p of the penalty on schedules slower than `max_slowdown` allows: the objective is multiplied
     by (latency / allowed latency)^p."""
 
 
-SELECTION = SelectionSettings()
+ACQUISITION = AcquisitionSettings()
 
 
 @dataclass(frozen=True)

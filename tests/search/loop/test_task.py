@@ -14,7 +14,7 @@ import ekc
 from ekc import devices
 from ekc.devices.statistics import Interval
 from ekc.search.cost_model.acquisition import Incumbent, PredictedFigures
-from ekc.search.data.defaults import SELECTION
+from ekc.search.data.defaults import ACQUISITION
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.measure import Measurer
@@ -34,7 +34,7 @@ def test_score_penalises_slow_candidates() -> None:
     fastest, near, slow = _kernel(10e-6), _kernel(10.5e-6), _kernel(20e-6)
     incumbent = Incumbent(make_options(), [slow, near, fastest])
     assert incumbent.scores == pytest.approx(
-        [20e-4 * (20 / 10.5) ** SELECTION.infeasibility_exponent, 10.5e-4, 10e-4]
+        [20e-4 * (20 / 10.5) ** ACQUISITION.infeasibility_exponent, 10.5e-4, 10e-4]
     )
     assert incumbent.best is fastest
 
