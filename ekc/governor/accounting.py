@@ -15,17 +15,13 @@ import numpy as np
 
 from ekc.governor import objective
 from ekc.governor.event_records import Event, format_settings
-from ekc.governor.job_reading import JobReading
 from ekc.governor.phase import Phase
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import DefaultComparison
-from ekc.governor.response_curve import ResponseCurve
 
 Z_95 = 1.96
 """Standard errors on each side of a 95 % interval."""
-MIN_SCATTER_READINGS = 3
-"""Least number of readings whose scatter says anything."""
 MIN_SHARE_LEFT = 0.05
 """Least share of the default's joules that limits may leave; a fitted curve can say less."""
 
@@ -129,51 +125,26 @@ def estimate_saving(phase: Phase, settings: Settings) -> SavingEstimate:
         return _average_readings(phase, settings)
     curve = replace(phase.search, memory_mhz=settings.memory_mhz).fit_response(phase.readings)
     place = int(np.searchsorted(curve.gears, gear))
-    error = float(curve.saving_std[place]) * _compute_birge_ratio(phase, curve, settings.memory_mhz)
-    return SavingEstimate(float(curve.saving[place]), error, float(curve.slowdown[place]))
+    saving, error, slowdown = (x[place] for x in (curve.saving, curve.saving_std, curve.slowdown))
+    return SavingEstimate(float(saving), float(error), float(slowdown))
 
 
 def _average_readings(phase: Phase, settings: Settings) -> SavingEstimate:
     """Mean of the readings under limits for which there is no curve, such as a memory clock alone."""
-    outcomes = _compare_readings(phase, [r for r in phase.readings.other_readings if r.settings == settings])
+    readings = [r for r in phase.readings.other_readings if r.settings == settings]
+    outcomes = [x for x in map(phase.readings.compare_to_default, readings) if np.isfinite(x.slowdown)]
     if not outcomes:
         return SavingEstimate(0.0, 1.0, 0.0)
-    saving, error, slowdown = np.array([(x.saving, x.error, x.slowdown) for x in outcomes]).T
+    saving, error, slowdown = np.array([(x.saving, _compute_saving_error(x), x.slowdown) for x in outcomes]).T
     weight = error**-2 / (error**-2).sum()
     # The default is common to the readings, so the mean is hardly more exact than the best of them.
     return SavingEstimate(float(weight @ saving), float(error.min()), float(weight @ slowdown))
 
 
-def _compare_readings(phase: Phase, readings: Sequence[JobReading]) -> list[SavingEstimate]:
-    """Readings that measured progress, each compared with the default at its time."""
-    outcomes = [phase.readings.compare_to_default(r) for r in readings]
-    return [
-        SavingEstimate(
-            x.saving,
-            float(np.hypot((1 - x.saving) * x.power_error, x.power_ratio * _add_errors(x))),
-            x.slowdown,
-        )
-        for x in outcomes
-        if np.isfinite(x.slowdown)
-    ]
-
-
-def _add_errors(outcome: DefaultComparison) -> float:
-    return float(np.hypot(outcome.slowdown_error, outcome.default_error))
-
-
-def _compute_birge_ratio(phase: Phase, curve: ResponseCurve, memory_mhz: int | None) -> float:
-    """Scatter of the readings around the curve over their own errors, at least 1 (the Birge ratio): above 1,
-    the job changes between two readings by more than a reading's error."""
-    control = phase.search.control
-    readings = control.select_readings(phase.readings, memory_mhz)
-    measured = [r for r in readings if np.isfinite(phase.readings.compare_to_default(r).slowdown)]
-    if len(measured) < MIN_SCATTER_READINGS:
-        return 1.0
-    places = np.searchsorted(curve.gears, [control.get_value(r.settings) or 0.0 for r in measured])
-    found = _compare_readings(phase, measured)
-    distance = [(x.saving - curve.saving[p]) / x.error for x, p in zip(found, places, strict=True)]
-    return max(1.0, float(np.sqrt(np.square(distance).sum() / (len(measured) - 1))))
+def _compute_saving_error(outcome: DefaultComparison) -> float:
+    """Standard error of the saving of one reading, of its power and of both times."""
+    of_time = outcome.power_ratio * np.hypot(outcome.slowdown_error, outcome.default_error)
+    return float(np.hypot((1 - outcome.saving) * outcome.power_error, of_time))
 
 
 def find_static_limit(
