@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,8 +163,16 @@ def list_children(pid: int) -> list[int]:
 
 
 def find_child_pid(pid: int, name: str) -> int:
-    """Id of the child that has `name` in its command line."""
-    return next(c for c in list_children(pid) if name in Path(f"/proc/{c}/cmdline").read_text())
+    """Id of the child that has `name` in its command line, waited for: it may just be started."""
+    found: list[int] = []
+
+    def find() -> bool:
+        with suppress(FileNotFoundError):
+            found.extend(c for c in list_children(pid) if name in Path(f"/proc/{c}/cmdline").read_text())
+        return bool(found)
+
+    wait_until(find)
+    return found[0]
 
 
 def read_process_state(pid: int) -> str:

@@ -24,16 +24,18 @@ class RestlessGovernor:
 
     def __init__(self, boards: ScriptedBoards) -> None:
         self.boards = boards
-        self.process = boards.start_python(RESTLESS_SCRIPT, "60", stderr=subprocess.DEVNULL)
+        self.process = boards.start_python(RESTLESS_SCRIPT, "60", stderr=subprocess.STDOUT)
         self.guard_pid = self.read_next_guard_pid()
         assert boards.wait_for(_are_clocks_set, 20) < 20
 
     def read_next_guard_pid(self) -> int:
         """Process id of the first, or the next, guard."""
+        others = []
         for line in self.process.stdout:
             if line.startswith("guard "):
                 return int(line.split()[1])
-        raise AssertionError("the governor ended without a guard")
+            others.append(line)
+        raise AssertionError(f"the governor ended without a guard: {''.join(others)}")
 
     def kill(self, *pids: int) -> None:
         for pid in pids:
