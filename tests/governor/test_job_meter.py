@@ -16,7 +16,7 @@ STOP_S, STOPPED_W = 600.0, 55.0
 
 
 class StoppedRun(SimulatedRun):
-    """A run that stands still for `STOP_S` in one of its recordings, with the board at `STOPPED_W`."""
+    """A run that is stopped for `STOP_S` in one of its recordings, with the board at `STOPPED_W`."""
 
     stop_at = 0
     """Number of that recording, from 1; 0 for none."""
