@@ -55,8 +55,8 @@ from benchmarks.search.ablation_figures import (
 )
 from benchmarks.search.ablation_recordings import RecordedPlace, make_recorded_places
 from benchmarks.search.ablation_runs import Line, Place, append_line, check_program, get_identity, read_lines
-from benchmarks.search.ablation_variants import DEFAULT, ENERGY_VARIANTS, STAGE_ONE, VARIANTS
-from benchmarks.search.paper_runs import DEVICES, digest_code
+from benchmarks.search.ablation_variants import ENERGY_VARIANTS, STAGE_ONE, VARIANTS
+from benchmarks.search.paper_runs import DEFAULT, DEVICES, digest_code
 from ekc.errors import InvalidInput
 from ekc.tables import format_table
 

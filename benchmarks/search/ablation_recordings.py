@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording, read
-from benchmarks.search.ablation_variants import DEFAULT, POPULATIONS
+from benchmarks.search.ablation_variants import POPULATIONS
+from benchmarks.search.paper_runs import DEFAULT
 from benchmarks.search.quality import compute_quality
 from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.search.paper_runs import METHODS
+from benchmarks.search.paper_runs import DEFAULT, METHODS
 from ekc.search.cost_model.power_model import (
     LatencyLaw,
     LayeredPowerModel,
@@ -29,8 +29,6 @@ from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 
 Array = NDArray[np.float64]
-
-DEFAULT = "default"
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def _measure_default(meter: JobMeter) -> tuple[SensorSamples, ProgressSource, Jo
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     steps = meter.probe.read_step_count() or 0.0
     found = find_period(_RecorderUntilSteps(meter))
-    # Only now: hooks report no count until the first step has ended, which may take longer than the others.
+    # Hooks report no count until the first step has ended, which may take longer than later steps.
     if meter.probe.read_step_count() is not None:
         return _measure_with_hooks(meter, found.samples, start, steps)
     samples, source = found.samples, choose_progress_source(found)
