@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.governor.baselines import find_oracle_clocks, run_gpoeo, run_odpp, run_zeus_sweep
+from benchmarks.governor.baselines import find_oracle_clocks, gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from ekc.errors import InvalidInput
 from ekc.governor.policy import Policy
@@ -50,6 +50,13 @@ def test_gpoeo_reads_counters_in_groups_and_chooses_a_clock() -> None:
     run_gpoeo(run, run, no_model, GpoeoRule(0))
     assert len(run.counter_windows) >= 4
     assert run.settings().sm_mhz is not None
+
+
+def test_gpoeo_goes_on_by_instructions_where_the_period_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpoeo, "find_period_near", lambda *_: None)
+    run = SimulatedRun(sample_job(13, "compute", "h200", 900.0))
+    run_gpoeo(run, run, no_model)
+    assert not run.is_running()
 
 
 def test_zeus_needs_hooks_and_chooses_a_cap() -> None:

@@ -169,13 +169,14 @@ class _GpoeoRun:
             try:
                 start = self._run_round(start)
             except _PeriodLost:
-                self._is_periodic = False
-                start = self._run_round(start)
+                start = self._run_round(start, has_period=False)
             start = start if self._wait_for_change() < LARGE_CHANGE else None
 
-    def _run_round(self, start: int | None) -> int:
-        """Measure, predict if the job is new (`start` is None), search, and set the choice."""
+    def _run_round(self, start: int | None, has_period: bool = True) -> int:
+        """Measure, predict if the job is new (`start` is None), search, and set the choice. Without a period
+        by instructions."""
         counters = self._measure_counters() if start is None else {}
+        self._is_periodic &= has_period
         if start is not None and self._is_periodic:
             self._set_gear(None)
             self._store_period(measure_period_point(self._meter, FIRST_WINDOW_S))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from ekc.devices.clocks import lease, leased_actuator, limit_watch
 from ekc.devices.clocks.lease_file import write_lease
-from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, SETTLE_S, ClockWatch
+from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
 from ekc.devices.clocks.limits import Gears, LimitReading, LimitTaken, Settings
 from ekc.devices.clocks.restore import restore_all
 from tests.devices.clocks.helpers import make_keeper, read_lease
@@ -75,6 +76,14 @@ def test_our_own_limit_that_binds_less_than_others_is_no_sign() -> None:
     assert not feed(watch, [1440] * 20)
 
 
+@pytest.fixture
+def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten readings a second, as the scripted board needs no time to settle."""
+    monkeypatch.setattr(lease, "WATCH_INTERVAL_S", 0.1)
+    monkeypatch.setattr(limit_watch, "SETTLE_S", 0.2)
+    monkeypatch.setattr(leased_actuator, "SUSPICION_POLL_S", 0.05)
+
+
 def wait_until_taken(boards: ScriptedBoards, messages: list[str]) -> None:
     assert boards.wait_for(lambda _: messages, TIMEOUT_S) < TIMEOUT_S
 
@@ -85,6 +94,7 @@ def see_busy_board(boards: ScriptedBoards, keeper: object) -> None:
     assert boards.wait_for(lambda _: watch.highest_mhz > 1900, TIMEOUT_S) < TIMEOUT_S
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_cap_of_others_is_kept(here: ScriptedBoards) -> None:
     messages: list[str] = []
     with make_keeper(here, on_message=messages.append) as keeper:
@@ -105,6 +115,7 @@ def test_cap_of_others_is_kept(here: ScriptedBoards) -> None:
     assert len(messages) == 1
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_cap_of_others_before_any_of_ours_is_not_replaced(here: ScriptedBoards) -> None:
     """Set a moment before ours, not seen by the watch yet."""
     with make_keeper(here) as keeper:
@@ -115,6 +126,7 @@ def test_cap_of_others_before_any_of_ours_is_not_replaced(here: ScriptedBoards) 
     assert here.read_limits() == (None, None, 200_000)
 
 
+@pytest.mark.usefixtures("quick_watch")
 @pytest.mark.parametrize("lock", [None, [300, 1800], [300, 600]], ids=["reset", "raised", "lowered"])
 def test_clock_of_others_is_kept(here: ScriptedBoards, lock: list[int] | None) -> None:
     messages: list[str] = []
@@ -131,6 +143,7 @@ def test_clock_of_others_is_kept(here: ScriptedBoards, lock: list[int] | None) -
     assert here.read_limits() == (lock, None, 280_000)
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_clock_of_others_set_just_before_ours_is_not_replaced(here: ScriptedBoards) -> None:
     with make_keeper(here) as keeper:
         (actuator,) = keeper.actuators
@@ -143,6 +156,7 @@ def test_clock_of_others_set_just_before_ours_is_not_replaced(here: ScriptedBoar
         assert here.read_limits() == ([300, 600], None, 280_000)
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_throttled_board_is_governed_on(here: ScriptedBoards) -> None:
     messages: list[str] = []
     with make_keeper(here, on_message=messages.append) as keeper:
@@ -153,13 +167,14 @@ def test_throttled_board_is_governed_on(here: ScriptedBoards) -> None:
         watch = actuator._watches["sm_mhz"]
         for _ in range(2 * READINGS_BELOW):
             actuator.watch()
-            time.sleep(0.1)
+            time.sleep(0.05)
         assert not watch.is_suspicious
         actuator.apply(Settings(sm_mhz=1200))
     assert messages == []
     assert here.read_limits()[0] is None
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_guard_that_restored_is_not_taken_for_another(here: ScriptedBoards) -> None:
     """The lease is over then; whoever ended it has set the limits."""
     messages: list[str] = []
@@ -174,6 +189,7 @@ def test_guard_that_restored_is_not_taken_for_another(here: ScriptedBoards) -> N
     assert here.are_limits_back()
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_guard_that_restores_a_late_governor_is_not_taken_for_another(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +200,7 @@ def test_guard_that_restores_a_late_governor_is_not_taken_for_another(
         actuator.apply(Settings(sm_mhz=900, power_w=150.0))
         keeper._late_s = time.monotonic()
         here.set_state(0, sm_lock=None, limit_mw=280_000)
-        end_s = time.monotonic() + SETTLE_S
+        end_s = time.monotonic() + limit_watch.SETTLE_S
         while time.monotonic() < end_s:
             actuator.watch()
             time.sleep(0.1)
@@ -201,6 +217,7 @@ def restore_as_another(boards: ScriptedBoards) -> bool:
     return bool(end_lease(read_lease(boards)))
 
 
+@pytest.mark.usefixtures("quick_watch")
 def test_cap_that_others_set_after_a_kill_is_kept(here: ScriptedBoards) -> None:
     here.set_state(0, sm_lock=[300, 900], limit_mw=200_000)
     write_lease(make_lease(here.get_uuid()))
