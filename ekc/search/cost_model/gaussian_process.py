@@ -4,8 +4,8 @@ The kernel is Matern 5/2 with one length scale per feature. Length scales, varia
 marginal likelihood with weak log-normal priors: a few steps of Adam, continued from fit to fit.
 
 Rows may be of several groups, such as the layers of a model. The covariance of rows of two groups is a fixed
-share of what it is within a group (the model of intrinsic coregionalization, Alvarez et al., arXiv 1106.6251).
-Predictions are of group 0.
+share of what it is within a group (intrinsic coregionalization: Alvarez et al., arXiv 1106.6251). Predictions
+are of group 0.
 
 Threads: predictions run in two threads, since NumPy on large arrays releases the interpreter lock.
 BLAS runs in one thread: `one_blas_thread`.

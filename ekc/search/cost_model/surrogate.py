@@ -1,8 +1,8 @@
 """The surrogate of a figure (latency, power, registers): its mean and standard deviation before measurement.
 
 A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
-that of boosted trees, and half the distance between the two is a second part of the standard deviation. In the
-search of a model the process also learns from the rows of other layers.
+that of boosted trees, and half the distance between the two is a second part of the standard deviation. In
+the search of a model the process also learns from the rows of other layers.
 """
 
 from __future__ import annotations
@@ -62,23 +62,16 @@ class Surrogate:
             self._train_trees(np.array(self._priors) * np.exp(self._compute_residuals()))
         if self._peers is not None:
             self._peers.publish(self._place, self._center_rows())
-        self._fit()
+        elif self.is_ready:
+            self.gaussian_process.fit(np.stack(self._rows).astype(np.float64), self._compute_residuals())
 
     def join(self, peers: PeerRows) -> None:
         """Share rows with the other layers of a model. Call before any row is learned."""
         self._peers, self._place = peers, peers.join()
 
-    def learn_from_peers(self) -> None:
-        """Learn what other layers have measured since the last fit."""
-        if self._peers is not None and self._peers.version != self._peer_version:
-            self._fit()
-
-    def _fit(self) -> None:
-        """Fit the Gaussian process to the own rows, and to those of other layers."""
-        if self._peers is None:
-            if self.is_ready:
-                rows = np.stack(self._rows).astype(np.float64)
-                self.gaussian_process.fit(rows, self._compute_residuals())
+    def _learn_from_peers(self) -> None:
+        """Fit the Gaussian process to the rows of all layers, unless that was done."""
+        if self._peers is None or self._peers.version == self._peer_version:
             return
         self._peer_version = self._peers.version
         parts = [self._center_rows(), *self._peers.collect(self._place)]
@@ -110,6 +103,7 @@ class Surrogate:
 
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
+        self._learn_from_peers()
         if not self.gaussian_process.is_fitted:
             return np.log(priors), np.full(len(priors), SURROGATE.prior_std)
         residual, std = self.gaussian_process.predict(rows.astype(np.float64))
@@ -121,6 +115,7 @@ class Surrogate:
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
         """[rows, rows]: correlation of future measurements at each pair of rows, by the Gaussian process."""
+        self._learn_from_peers()
         return self.gaussian_process.predict_correlation(rows.astype(np.float64))
 
 

@@ -127,7 +127,6 @@ class LayerRun:
         run.reporter.enter_stage("breed", run.search_loop.round_number + 1)
         expected = max(SCHEDULER.population_factor * run.options.trials, self.trial_count + size)
         run.breeder.population_size = compute_population_size(expected)
-        run.task.learner.latency_model.learn_from_peers()
         return run.search_loop.plan_round(size, is_closing=is_closing)
 
     def _measure(self, planned: PlannedRound[Candidate] | None) -> None:
