@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import script
+from benchmarks.model.scheduler import STRATEGIES
 from benchmarks.search import paper_figures, paper_runs
 from ekc.errors import InvalidInput
 from tests.benchmarks.helpers import ROOT, Run
@@ -197,10 +198,8 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         ("--only", "BERT", "--seeds", "2"),
         {
             "run_model": lambda *arguments: {
-                "equal": 1.0,
-                "scheduler": 1.0,
-                "round-robin": 1.1,
-                "half each": 1.2,
+                strategy: {"energy_j": energy, "latency_s": 1.0}
+                for strategy, energy in zip(STRATEGIES, (1.0, 1.0, 1.1, 1.2), strict=True)
             }
         },
         "1.100 (1.100 to 1.100)",
