@@ -472,7 +472,7 @@ TRANSFER = TransferSettings()
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """What the layers of a model learn from each other (`cost_model/peer_rows.py`)."""
+    """Learning of the layers of a model from each other (`cost_model/peer_rows.py`)."""
 
     max_peers: int = 24
     """Layers that a layer learns from, at most: those of the nearest features."""
