@@ -3,6 +3,10 @@
 The kernel is Matern 5/2 with one length scale per feature. Length scales, variance and noise maximise the log
 marginal likelihood with weak log-normal priors: a few steps of Adam, continued from fit to fit.
 
+Rows may be of several groups, such as the layers of a model. The covariance of rows of two groups is a fixed
+share of what it is within a group (intrinsic coregionalization: Alvarez et al., arXiv 1106.6251). Predictions
+are of group 0.
+
 Threads: predictions run in two threads, since NumPy on large arrays releases the interpreter lock.
 BLAS runs in one thread: `one_blas_thread`.
 """
@@ -102,15 +106,19 @@ class GaussianProcess:
     _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
     """[rows, features]: the rows learned from, over the standard deviations of the features."""
 
-    def fit(self, rows: Array, targets: Array) -> None:
-        """Learn from `rows[n, d]` and `targets[n]` (lower is better), n at least 2; earlier rows are
-        forgotten."""
+    def fit(self, rows: Array, targets: Array, groups: NDArray[np.int64] | None = None) -> None:
+        """Learn from `rows[n, d]` and `targets[n]` (lower is better), n at least 2, of `groups[n]` (by
+        default all of group 0). Earlier rows are forgotten."""
         with one_blas_thread():
-            self._fit(rows, targets)
+            self._fit(rows, targets, np.zeros(len(rows), np.int64) if groups is None else groups)
 
-    def _fit(self, rows: Array, targets: Array) -> None:
-        kept = select_training_rows(targets, GAUSSIAN_PROCESS.max_rows)
-        rows, targets = rows[kept], targets[kept]
+    def _fit(self, rows: Array, targets: Array, groups: NDArray[np.int64]) -> None:
+        own = np.flatnonzero(groups == 0)
+        own = own[select_training_rows(targets[own], GAUSSIAN_PROCESS.max_rows)]
+        kept = np.concatenate([own, np.flatnonzero(groups)])
+        rows, targets, groups = rows[kept], targets[kept], groups[kept]
+        self._group_factors = np.where(groups == 0, 1.0, GAUSSIAN_PROCESS.group_covariance)
+        factors = np.where(groups[:, None] == groups, 1.0, GAUSSIAN_PROCESS.group_covariance)
         self._feature_std = _compute_feature_std(rows)
         self._rows = rows / self._feature_std
         self._target_mean, self._target_std = float(targets.mean()), float(targets.std()) or 1.0
@@ -119,8 +127,8 @@ class GaussianProcess:
         if len(self._theta) != rows.shape[1] + 2:
             self._theta = _make_initial_theta(rows.shape[1])
             steps = GAUSSIAN_PROCESS.initial_adam_steps
-        self._theta = _maximize_posterior(self._rows, z, self._theta, steps)
-        covariance = _compute_covariance(self._rows, self._rows, self._theta)[0]
+        self._theta = _maximize_posterior(self._rows, z, factors, self._theta, steps)
+        covariance = factors * _compute_covariance(self._rows, self._rows, self._theta)[0]
         covariance[np.diag_indices(len(z))] += _noise_variance(self._theta)
         whitening = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
         self._posterior = self._make_posterior(whitening, z)
@@ -176,13 +184,16 @@ class GaussianProcess:
         return np.asarray(covariance / np.outer(std, std))
 
     def _compute_cross_covariance(self, rows: Array) -> NDArray[np.float32]:
-        """[rows, learned rows]: covariance between them."""
+        """[rows, learned rows]: covariance between rows of group 0 and these."""
         scales = np.exp(-self._theta[:-2])
         scaled = ((rows / self._feature_std - self._posterior.center) * scales).astype(np.float32)
         squared = scaled @ self._posterior.negated_twice_rows
         squared += np.square(scaled).sum(axis=1)[:, None]
         squared += self._posterior.squared_norms
-        return _apply_matern(np.maximum(squared, np.float32(_MIN_SQUARED_DISTANCE), out=squared), self._theta)
+        squared = np.maximum(squared, np.float32(_MIN_SQUARED_DISTANCE), out=squared)
+        covariance = _apply_matern(squared, self._theta)
+        covariance *= self._group_factors.astype(np.float32)
+        return covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,14 +271,15 @@ def _compute_covariance(a: Array, b: Array, theta: Array) -> tuple[Array, Array]
     return (1 + r + r * r / 3) * falling, -(5 / 6) * (1 + r) * falling
 
 
-def _maximize_posterior(rows: Array, z: Array, theta: Array, steps: int) -> Array:
-    """Parameters after some steps of Adam on the negative log posterior."""
+def _maximize_posterior(rows: Array, z: Array, factors: Array, theta: Array, steps: int) -> Array:
+    """Parameters after some steps of Adam on the negative log posterior. `factors[n, n]`: factors of the
+    covariances."""
     first, second = np.zeros_like(theta), np.zeros_like(theta)
     width = len(theta) - 2
     lowest = np.concatenate([np.full(width, _LOWER_BOUNDS[0]), _LOWER_BOUNDS[1:]])
     highest = np.concatenate([np.full(width, _UPPER_BOUNDS[0]), _UPPER_BOUNDS[1:]])
     for step in range(1, steps + 1):
-        gradient = _compute_gradient(rows, z, theta)
+        gradient = _compute_gradient(rows, z, factors, theta)
         first = 0.9 * first + 0.1 * gradient
         second = 0.99 * second + 0.01 * gradient * gradient
         move = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-9)
@@ -275,9 +287,10 @@ def _maximize_posterior(rows: Array, z: Array, theta: Array, steps: int) -> Arra
     return theta
 
 
-def _compute_gradient(rows: Array, z: Array, theta: Array) -> Array:
+def _compute_gradient(rows: Array, z: Array, factors: Array, theta: Array) -> Array:
     """Gradient of the negative log posterior."""
     covariance, by_distance = _compute_covariance(rows, rows, theta)
+    covariance, by_distance = covariance * factors, by_distance * factors
     noisy = covariance + _noise_variance(theta) * np.eye(len(z))
     inverse = np.linalg.inv(noisy)
     weights = inverse @ z

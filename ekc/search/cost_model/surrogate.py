@@ -1,7 +1,8 @@
 """The surrogate of a figure (latency, power, registers): its mean and standard deviation before measurement.
 
 A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
-that of boosted trees, and half the distance between the two is a second part of the standard deviation.
+that of boosted trees, and half the distance between the two is a second part of the standard deviation. In
+the search of a model the process also learns from the rows of other layers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SURROGATE
 
@@ -35,6 +37,12 @@ class Surrogate:
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
     _objective_values: list[float] = field(default_factory=list)
+    _peers: PeerRows | None = None
+    _place: int = 0
+    _peer_version: int = 0
+    """Version of the rows of other layers that were learned from last."""
+    _level: float = 0.0
+    """Log of figure over prior that the residuals are relative to: with other layers, the median."""
 
     @property
     def is_ready(self) -> bool:
@@ -50,13 +58,41 @@ class Surrogate:
         self._priors.extend(priors.tolist())
         self._values.extend(values.tolist())
         self._objective_values.extend((values if objective_values is None else objective_values).tolist())
-        if not self.is_ready:
+        if self.tree_share and self.is_ready:
+            self._train_trees(np.array(self._priors) * np.exp(self._compute_residuals()))
+        if self._peers is not None:
+            self._peers.publish(self._place, self._center_rows())
+        elif self.is_ready:
+            self.gaussian_process.fit(np.stack(self._rows).astype(np.float64), self._compute_residuals())
+
+    def join(self, peers: PeerRows) -> None:
+        """Share rows with the other layers of a model. Call before any row is learned."""
+        self._peers, self._place = peers, peers.join()
+
+    def _learn_from_peers(self) -> None:
+        """Fit the Gaussian process to the rows of all layers, unless that was done."""
+        if self._peers is None or self._peers.version == self._peer_version:
             return
-        priors = np.array(self._priors)
-        residuals = _clip_residuals(priors, _replace_failures(self._values), self.residual_clip)
-        if self.tree_share:
-            self._train_trees(priors * np.exp(residuals))
-        self.gaussian_process.fit(np.stack(self._rows).astype(np.float64), residuals)
+        self._peer_version = self._peers.version
+        parts = [self._center_rows(), *self._peers.collect(self._place)]
+        if sum(len(x.residuals) for x in parts) >= SURROGATE.min_rows:
+            groups = np.repeat(np.arange(len(parts)), [len(x.residuals) for x in parts])
+            rows = np.concatenate([x.rows for x in parts if len(x.residuals)])
+            self.gaussian_process.fit(rows, np.concatenate([x.residuals for x in parts]), groups)
+
+    def _center_rows(self) -> ResidualRows:
+        """The own rows, their residuals relative to the median."""
+        residuals = self._compute_residuals()
+        if not len(residuals):
+            return ResidualRows(np.zeros((0, 0)), residuals)
+        self._level = float(np.median(residuals))
+        return ResidualRows(np.stack(self._rows).astype(np.float64), residuals - self._level)
+
+    def _compute_residuals(self) -> Array:
+        """Clipped residuals of the own rows; none where no figure is known."""
+        if not np.isfinite(self._values).any():
+            return np.zeros(0)
+        return _clip_residuals(np.array(self._priors), _replace_failures(self._values), self.residual_clip)
 
     def _train_trees(self, figures: Array) -> None:
         objective = _replace_failures(self._objective_values)
@@ -67,10 +103,11 @@ class Surrogate:
 
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
-        if not self.is_ready:
+        self._learn_from_peers()
+        if not self.gaussian_process.is_fitted:
             return np.log(priors), np.full(len(priors), SURROGATE.prior_std)
         residual, std = self.gaussian_process.predict(rows.astype(np.float64))
-        mean = residual + np.log(priors)
+        mean = residual + np.log(priors) + self._level
         if self._trees is None:
             return mean, std
         distance = np.log(self._trees.predict(rows, priors)) - mean
@@ -78,6 +115,7 @@ class Surrogate:
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
         """[rows, rows]: correlation of future measurements at each pair of rows, by the Gaussian process."""
+        self._learn_from_peers()
         return self.gaussian_process.predict_correlation(rows.astype(np.float64))
 
 

@@ -358,6 +358,8 @@ class GaussianProcessSettings:
     """Learning rate of Adam."""
     chunk_rows: int = 1024
     """Rows predicted at once, so that their covariances stay in cache."""
+    group_covariance: float = 0.7
+    """Covariance of rows of two groups, as a share of that within a group."""
 
 
 GAUSSIAN_PROCESS = GaussianProcessSettings()
@@ -466,6 +468,19 @@ class TransferSettings:
 
 
 TRANSFER = TransferSettings()
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """Learning of the layers of a model from each other (`cost_model/peer_rows.py`)."""
+
+    max_peers: int = 24
+    """Layers that a layer learns from, at most: those of the nearest features."""
+    max_rows: int = 240
+    """Rows of all of these, at most."""
+
+
+PEERS = PeerSettings()
 
 
 @dataclass(frozen=True)

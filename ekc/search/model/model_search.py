@@ -12,6 +12,7 @@ from ekc.devices.device import Device, check_device_memory
 from ekc.errors import EkcError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.models.model import Model
+from ekc.search.cost_model.peer_rows import PeerRows
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.events import EventListener
@@ -53,6 +54,7 @@ class ModelSearch:
     turns: list[str] = field(default_factory=list)
     """Names of the layers in the order of their rounds."""
     _runs: list[LayerRun] = field(default_factory=list)
+    _peers: PeerRows = field(default_factory=PeerRows)
     _candidates: list[Sequence[Candidate]] = field(default_factory=list)
     _tuned: dict[str, TunedLayer] = field(default_factory=dict)
     """Layers that have ended, by the digest of their operator."""
@@ -172,6 +174,8 @@ class ModelSearch:
                 reporter.report("error", text=failure)
                 self._tuned[layer.op.digest] = TunedLayer(layer, None, failure)
                 continue
+            if not self.budget.is_equal:
+                run.task.learner.latency_model.join(self._peers)
             self._candidates.append(run.task.candidates)
             yield LayerRun(layer, run, learned_from)
 

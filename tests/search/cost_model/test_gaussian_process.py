@@ -68,15 +68,38 @@ def test_process_keeps_the_best_rows() -> None:
     assert len(process._rows) == MAX_ROWS
 
 
-def test_gradient_matches_finite_differences() -> None:
+def test_rows_of_another_group_teach_less_than_own_rows() -> None:
+    rows, targets = bumps(120, 4)
+    fresh, truth = bumps(300, 5)
+    errors, spreads = [], []
+    for group in (0, 1):
+        process = GaussianProcess()
+        process.fit(rows, targets, np.full(120, group))
+        mean, spread = process.predict(fresh)
+        errors.append(np.abs(mean - truth).mean())
+        spreads.append(np.median(spread))
+    assert errors[0] < errors[1] < np.abs(truth - targets.mean()).mean()
+    assert spreads[0] < spreads[1]
+
+
+def test_rows_of_one_group_need_no_names() -> None:
+    rows, targets = bumps(30, 6)
+    plain, named = GaussianProcess(), GaussianProcess()
+    plain.fit(rows, targets)
+    named.fit(rows, targets, np.zeros(30, np.int64))
+    np.testing.assert_array_equal(plain.predict(rows), named.predict(rows))
+
+
+@pytest.mark.parametrize("groups", [np.zeros(25, int), np.arange(25) % 3])
+def test_gradient_matches_finite_differences(groups: np.ndarray) -> None:
     rows, targets = bumps(25, 2)
+    factors = np.where(groups[:, None] == groups, 1.0, 0.6)
     z = (targets - targets.mean()) / targets.std()
     theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
 
     def cost(t: np.ndarray) -> float:
-        k = gaussian_process._compute_covariance(rows, rows, t)[0] + gaussian_process._noise_variance(
-            t
-        ) * np.eye(25)
+        k = factors * gaussian_process._compute_covariance(rows, rows, t)[0]
+        k += gaussian_process._noise_variance(t) * np.eye(25)
         prior = ((t[:-2] - gaussian_process._prior_log_length(4)) ** 2).sum() + t[-2] ** 2
         prior += (t[-1] - gaussian_process._LOG_NOISE_MEAN) ** 2 / gaussian_process._LOG_NOISE_VARIANCE
         return float(0.5 * (z @ np.linalg.solve(k, z) + np.linalg.slogdet(k)[1] + prior))
@@ -84,7 +107,7 @@ def test_gradient_matches_finite_differences() -> None:
     steps = np.eye(6) * 1e-5
     numeric = [(cost(theta + s) - cost(theta - s)) / 2e-5 for s in steps]
     np.testing.assert_allclose(
-        gaussian_process._compute_gradient(rows, z, theta), numeric, rtol=1e-4, atol=1e-4
+        gaussian_process._compute_gradient(rows, z, factors, theta), numeric, rtol=1e-4, atol=1e-4
     )
 
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.search.cost_model.expected_improvement import log_expected_improvement
+from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
 from ekc.search.cost_model.surrogate import Surrogate, _clip_residuals
-from ekc.search.data.defaults import SURROGATE
+from ekc.search.data.defaults import PEERS, SURROGATE
 from tests.search.helpers import bumps
 
 RESIDUAL_CLIP = SURROGATE.residual_clip
@@ -43,6 +44,68 @@ def test_surrogate_starts_from_prior_and_learns_figures() -> None:
     mean, unsure = belief.predict(rows[60:], prior[60:])
     assert np.corrcoef(mean, np.log(values[60:]))[0, 1] > 0.9
     assert (unsure > 0).all()
+
+
+def learn_layer(peers: PeerRows, count: int, factor: float = 1.0, seed: int = 7) -> Surrogate:
+    """A surrogate of a layer whose figures are `factor` times those of bumps, with so many rows."""
+    layer = Surrogate()
+    layer.join(peers)
+    rows, targets = bumps(count, seed)
+    if count:
+        layer.learn(rows.astype(np.float32), np.ones(count), factor * np.exp(0.3 * targets))
+    return layer
+
+
+def test_layer_without_rows_predicts_by_the_other_layers() -> None:
+    rows, targets = bumps(200, 8)
+    alone = Surrogate().predict(rows.astype(np.float32), np.ones(200))[1]
+    for factor in (1.0, 50.0):
+        peers = PeerRows()
+        new = learn_layer(peers, 0)
+        learn_layer(peers, 60, factor)
+        mean, spread = new.predict(rows.astype(np.float32), np.ones(200))
+        assert np.corrcoef(mean, targets)[0, 1] > 0.9, factor
+        assert abs(np.median(mean)) < 0.2, "a factor of another layer carries no meaning here"
+        assert np.median(spread) < alone[0]
+
+
+def test_own_rows_count_more_than_those_of_others() -> None:
+    peers = PeerRows()
+    layer = Surrogate()
+    layer.join(peers)
+    learn_layer(peers, 60)
+    rows, targets = bumps(60, 9)
+    fresh, truth = bumps(100, 10)
+    layer.learn(rows.astype(np.float32), np.ones(60), 5 * np.exp(-0.3 * targets))
+    mean, _ = layer.predict(fresh.astype(np.float32), np.ones(100))
+    assert np.corrcoef(mean, -truth)[0, 1] > 0.8
+    assert abs(np.median(mean + 0.3 * truth) - math.log(5)) < 0.1
+
+
+def test_few_rows_of_all_layers_are_no_model() -> None:
+    peers = PeerRows()
+    layer = learn_layer(peers, 3)
+    learn_layer(peers, SURROGATE.min_rows - 4)
+    rows = bumps(5, 11)[0].astype(np.float32)
+    np.testing.assert_array_equal(layer.predict(rows, np.full(5, 2.0))[0], np.log(np.full(5, 2.0)))
+    learn_layer(peers, 1)
+    assert (layer.predict(rows, np.full(5, 2.0))[0] != np.log(2.0)).any()
+
+
+def test_rows_of_the_nearest_layers_are_taken() -> None:
+    peers = PeerRows()
+    for i in range(PEERS.max_peers + 10):
+        place = peers.join()
+        rows = np.full((40, 2), float(i)) + np.linspace(0, 0.1, 40)[:, None]
+        peers.publish(place, ResidualRows(rows, np.linspace(-1, 1, 40) + i))
+    found = peers.collect(5)
+    assert len(found) == PEERS.max_peers
+    assert sum(len(x.rows) for x in found) <= PEERS.max_rows
+    nearest = {int(x.rows[0, 0]) for x in found}
+    assert nearest == set(range(PEERS.max_peers + 1)) - {5}
+    assert all(x.residuals.min() == x.rows[0, 0] - 1 for x in found), "the best are among them"
+    new = peers.join()
+    assert {int(x.rows[0, 0]) for x in peers.collect(new)} == set(range(10, PEERS.max_peers + 10))
 
 
 @given(st.lists(st.floats(-3, 6), min_size=1, max_size=40), st.sampled_from([0.05, 0.3, RESIDUAL_CLIP]))

@@ -1,0 +1,67 @@
+"""Measured rows that the layers of a model learn from besides their own.
+
+The prior errs in the same way for schedules that are alike, whatever the layer: by bank conflicts, say. What
+a layer learns from others is therefore the log of figure over prior, relative to the median of their layer:
+a constant factor of a layer says nothing of another, and ranks none of its schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.search.cost_model.xgboost_model import select_training_rows
+from ekc.search.data.defaults import PEERS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualRows:
+    """Rows of one layer."""
+
+    rows: Array
+    """[rows, features]."""
+    residuals: Array
+    """[rows]: log of figure over prior, relative to the median of the layer."""
+
+
+@dataclass
+class PeerRows:
+    """The measured rows of all layers of a model; each layer publishes its own."""
+
+    _by_layer: list[ResidualRows | None] = field(default_factory=list)
+    version: int = 0
+    """Number of changes so far."""
+
+    def join(self) -> int:
+        """Add a layer, and return its place."""
+        self._by_layer.append(None)
+        return len(self._by_layer) - 1
+
+    def publish(self, place: int, rows: ResidualRows) -> None:
+        """Replace the rows of a layer."""
+        self._by_layer[place] = rows
+        self.version += 1
+
+    def collect(self, place: int) -> list[ResidualRows]:
+        """Rows of other layers: of those nearest to the layer, or of the last ones while it has none. Of
+        many rows of a layer the best, and some of the rest."""
+        others = [x for i, x in enumerate(self._by_layer) if i != place and x is not None and len(x.rows)]
+        if len(others) > PEERS.max_peers:
+            others = _find_nearest(others, self._by_layer[place])
+        share = PEERS.max_rows // max(len(others), 1)
+        kept = [select_training_rows(x.residuals, share) for x in others]
+        return [ResidualRows(x.rows[k], x.residuals[k]) for x, k in zip(others, kept, strict=True)]
+
+
+def _find_nearest(others: list[ResidualRows], own: ResidualRows | None) -> list[ResidualRows]:
+    """The layers whose mean features are nearest to those of a layer."""
+    if own is None or not len(own.rows):
+        return others[-PEERS.max_peers :]
+    means = np.stack([x.rows.mean(axis=0) for x in others])
+    spread = means.std(axis=0)
+    distance = np.square((means - own.rows.mean(axis=0)) / np.where(spread > 0, spread, 1.0)).sum(axis=1)
+    return [others[i] for i in np.argsort(distance, kind="stable")[: PEERS.max_peers]]
