@@ -15,6 +15,7 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.models.model import Coverage, LayerUse, Model, ModelLayer, UncoveredNode
+from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.model.model_result import ModelResult
@@ -66,6 +67,23 @@ def test_a_killed_run_goes_on_with_the_same_turns(
         again = tune_net(records=cut, executor=pool)
     assert list_winners(again) == list_winners(result)
     assert rows(cut) == rows(file)
+
+
+def test_layers_learn_from_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[list[int]] = []
+    collect = PeerRows.collect
+
+    def note(self: PeerRows, place: int) -> list[ResidualRows]:
+        found = collect(self, place)
+        collected.append([len(x.rows) for x in found])
+        return found
+
+    monkeypatch.setattr(PeerRows, "collect", note)
+    tune_net()
+    assert max(len(x) for x in collected) == len(OPERATORS) - 1
+    collected.clear()
+    tune_net(trials=None, trials_per_layer=4)
+    assert not collected
 
 
 def test_equal_shares_are_runs_of_each_layer_alone() -> None:
