@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ekc.governor.live.governed_job import STOP_TIMEOUT_S
 from tests.governor.helpers import (
     end_job,
     find_child_pid,
@@ -86,6 +88,32 @@ def test_signal_to_the_governor_stops_a_batch_job_too(one: ScriptedBoards) -> No
     process = start_restless(one, JOB_WITH_CHILD.format(group="0"), start_new_session=True)
     check_stop_and_continue(one, process, os.kill, signal.SIGTSTP)
     assert end_job(process)[0] == 143
+
+
+def test_stop_that_is_over_stops_nothing(one: ScriptedBoards) -> None:
+    """Both signals come during one call in C; Python then calls the handler of SIGCONT first."""
+    code = (
+        "from ekc.governor.live.governed_job import CommandJob\n"
+        "job = CommandJob(['sleep', '60'])\n"
+        "print('ready', flush=True)\n"
+        "sum(range(10**8))\n"
+        "print('called', flush=True)\n"
+        "job.wait()\n"
+    )
+    process = wait_until_ready(one.start_python("-c", code, start_new_session=True))
+    command = find_child_pid(process.pid, "sleep")
+    process.send_signal(signal.SIGTSTP)
+    time.sleep(0.1)  # The kernel drops a stop that is not delivered yet.
+    process.send_signal(signal.SIGCONT)
+    is_readable = select.select([process.stdout], [], [], 60)[0]
+    if not is_readable:
+        process.kill()
+    assert is_readable, "the governor is stopped"
+    assert process.stdout.readline() == "called\n"
+    time.sleep(1.5 * STOP_TIMEOUT_S)
+    assert [read_process_state(pid) for pid in (process.pid, command)] == ["S", "S"]
+    assert end_job(process)[0] == 0
+    assert not Path(f"/proc/{command}").exists()
 
 
 @pytest.mark.exhaustive

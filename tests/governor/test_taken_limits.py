@@ -81,6 +81,9 @@ def test_limits_of_others_survive_a_governed_job(one: ScriptedBoards) -> None:
     process = start_governing(one, *SLEEP)
     one.set_state(0, limit_mw=200_000)
     read_line(process, "others have set the power cap: it is 200 W, and not 280 W")
+    # The end of the first recording: by then the watch has seen the busy board at its full clock.
+    events = one.folder / "events"
+    assert one.wait_for(lambda _: "LimitsTaken" in events.read_text(), 60) < 60
     one.set_state(0, sm_lock=[300, 900])
     read_line(process, "others have set the SM clock: it stays at 900 MHz")
     end_job(process)

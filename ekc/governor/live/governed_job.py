@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import shutil
@@ -31,6 +32,8 @@ KILLED_STATUS = 128
 """Exit status of a job ended by a signal, less the number of the signal, as in shells."""
 SIGNAL_SPREAD_S = 0.05
 """Seconds within which a signal to several processes reaches all of them."""
+HANDLER_GAP_S = 0.001
+"""Seconds between the calls of two handlers whose signals came together, at most."""
 STOP_TIMEOUT_S = 1.0
 """Seconds for a job that was sent a stop signal to stop, before it is stopped by SIGSTOP."""
 STOP_EXPECTED_S = 5.0
@@ -101,6 +104,8 @@ class CommandJob:
         self._pending_signals: list[int] = []
         """Signals that were received, but neither passed on nor dropped yet."""
         self._is_forwarding = False
+        self._continued_s = -math.inf
+        """Time when SIGCONT was received last."""
         self._repeated_signals: set[int] = set()
         """Came again before the detector forgot the first: it cannot tell whether the group was sent both."""
         self._is_started = False
@@ -203,11 +208,19 @@ class CommandJob:
                 self._pending_signals.append(number)
 
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
-        """Queue a signal once while it is pending: `timeout` signals its child, then the group."""
+        """Queue a signal once while it is pending: `timeout` signals its child, then the group.
+
+        Handlers of signals that came together are called in the order of their numbers, that of SIGCONT right
+        before those of stop signals. But the stop came first, and is over.
+        """
+        if number in STOP_SIGNALS and time.monotonic() < self._continued_s + HANDLER_GAP_S:
+            return
         if number not in self._pending_signals:
             self._pending_signals.append(number)
         if self._is_started and not self._is_forwarding:
             self._forward_pending_signals()
+        if number == signal.SIGCONT:
+            self._continued_s = time.monotonic()
 
     def _forward_pending_signals(self) -> None:
         """Pass on queued signals that did not reach the group, after `SIGNAL_SPREAD_S`."""
@@ -268,7 +281,8 @@ class CommandJob:
                 is_forced = True
                 self._stop_unstopped(number)
             if is_stopped(self.pid) and (is_forced or not self._list_unstopped(number)):
-                _stop_this_process()
+                if not self._pending_signals:  # Else SIGCONT has come meanwhile.
+                    _stop_this_process()
                 return
 
     def _list_unstopped(self, number: int) -> list[int]:
