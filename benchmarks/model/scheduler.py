@@ -7,11 +7,10 @@ Three models of `examples/layers.toml` with a part of their layers, on simulated
 every layer is tuned alone with `--trials` trials. Half of all trials: by the scheduler, in turns (round-
 robin), and in equal shares. Energy is the sum over one pass of the model, with each layer's best kernel, as
 the simulated device has it without noise of the meter. The tables have ratios to equal shares with all
-trials: below 1 is better. The second has the seconds of a pass: whoever finds a faster kernel of a layer may
-have to give up one of less energy, which is now more than 5 % slower. Intervals are 95 % bootstrap intervals
-of the geometric mean. Measurements are
-kept in a record file for each model and device, and finished runs in a file: a benchmark that was stopped
-goes on where it stood.
+trials: below 1 is better. The second table has the seconds of a pass, since a search that finds a faster
+kernel of a layer may lose one of less energy, which is then more than 5 % slower than the fastest. Intervals
+are 95 % bootstrap intervals of the geometric mean. Measurements are kept in a record file for each model and
+device, and finished runs in another file: a benchmark that was stopped goes on from there.
 
 The bar: the upper end of the scheduler's interval over all runs is at most 1.01, and its mean is below that
 of round-robin.
@@ -56,7 +55,7 @@ MODELS = {
 STRATEGIES = ("equal", "scheduler", "round-robin", "half each")
 """Ways to share the trials of a model. "equal" uses all trials, every other way uses half as many."""
 COSTS = {"energy_j": "energy", "latency_s": "latency"}
-"""What a pass of a model costs, and how a table calls it."""
+"""Costs of a pass of a model, each with its name in the tables."""
 Run = dict[str, dict[str, float]]
 """Strategy -> costs of a pass."""
 MAX_SLOWDOWN = 0.05

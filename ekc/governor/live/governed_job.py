@@ -105,7 +105,7 @@ class CommandJob:
         """Signals that were received, but neither passed on nor dropped yet."""
         self._is_forwarding = False
         self._continued_s = -math.inf
-        """Time when SIGCONT was received last."""
+        """Monotonic time, in seconds, at which the last call of the handler of SIGCONT ended."""
         self._repeated_signals: set[int] = set()
         """Came again before the detector forgot the first: it cannot tell whether the group was sent both."""
         self._is_started = False

@@ -1,8 +1,8 @@
 """Measured rows that the layers of a model learn from besides their own.
 
-The prior errs in the same way for schedules that are alike, whatever the layer: by bank conflicts, say. What
-a layer learns from others is therefore the log of figure over prior, relative to the median of their layer:
-a constant factor of a layer says nothing of another, and ranks none of its schedules.
+The prior errs alike for schedules that are alike, whatever the layer: it does not model bank conflicts, for
+example. So the layers share logs of figure over prior. Each is relative to the median of its layer, since a
+factor that all schedules of a layer have in common does not carry over, and does not change their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ResidualRows:
-    """Rows of one layer."""
+    """Measured rows of one layer."""
 
     rows: Array
     """[rows, features]."""
@@ -47,8 +47,8 @@ class PeerRows:
         self.version += 1
 
     def collect(self, place: int) -> list[ResidualRows]:
-        """Rows of other layers: of those nearest to the layer, or of the last ones while it has none. Of
-        many rows of a layer the best, and some of the rest."""
+        """Collect rows of other layers: of the `max_peers` nearest to the layer, or of the last ones while
+        that has no rows. Of each layer, those of the least residuals and some of the rest."""
         others = [x for i, x in enumerate(self._by_layer) if i != place and x is not None and len(x.rows)]
         if len(others) > PEERS.max_peers:
             others = _find_nearest(others, self._by_layer[place])
@@ -58,7 +58,7 @@ class PeerRows:
 
 
 def _find_nearest(others: list[ResidualRows], own: ResidualRows | None) -> list[ResidualRows]:
-    """The layers whose mean features are nearest to those of a layer."""
+    """Find the `max_peers` layers whose mean features are nearest to those of a layer."""
     if own is None or not len(own.rows):
         return others[-PEERS.max_peers :]
     means = np.stack([x.rows.mean(axis=0) for x in others])
