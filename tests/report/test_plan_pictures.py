@@ -32,11 +32,8 @@ def test_figures_are_those_of_the_plan(plan: PlanData) -> None:
     assert [row[0] for row in plan.layers.rows] == list(plan.layer_names)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (800, True)])
-def test_page_shows_it(
-    width: int, dark: bool, plan: PlanData, run_data: RunData, open_page: PageOpener, tmp_path: Path
-) -> None:
-    page = open_page(width=width, dark=dark)
+def test_page_shows_it(plan: PlanData, run_data: RunData, open_page: PageOpener, tmp_path: Path) -> None:
+    page = open_page(width=800, dark=True)
     page.goto(make_report([run_data], plan=plan).write(tmp_path / "r.html").as_uri())
     page.wait_for_selector('#plan[data-filled="done"]')
     section = page.locator("#plan")
