@@ -15,8 +15,9 @@ from ekc.models.model import Model
 from ekc.search.cost_model.peer_rows import PeerRows
 from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.defaults import PEER_ROUNDS
 from ekc.search.data.events import EventListener
-from ekc.search.data.options import TuneOptions
+from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
@@ -150,6 +151,11 @@ class ModelSearch:
         if result is not None or run.failure:
             self._tuned[run.layer.op.digest] = TunedLayer(run.layer, result, run.failure)
 
+    @property
+    def _shares_rows(self) -> bool:
+        """Whether layers learn from each other. With equal shares each is tuned as `ekc.tune` does it."""
+        return not self.budget.is_equal and len(self.model.layers) > 1
+
     def _open_layers(self) -> Iterator[LayerRun]:
         """Open the space and the models of each layer, when it is asked for. A layer that cannot be opened
         has failed."""
@@ -165,16 +171,16 @@ class ModelSearch:
                 prior, learned_from = self._load_prior(layer.op)
                 # Clocks are searched for all layers together, after the last of them.
                 options = replace(self.options, search_clocks=False)
+                method = SearchMethod(rounds=PEER_ROUNDS) if self._shares_rows else DEFAULT_METHOD
                 run = TuningRun(
-                    *(parts.space, parts.measurer, self.workers, options, reporter),
-                    transfer_prior=prior,
+                    parts.space, parts.measurer, self.workers, options, reporter, method, transfer_prior=prior
                 )
             except EkcError as problem:
                 failure = join_lines(str(problem))
                 reporter.report("error", text=failure)
                 self._tuned[layer.op.digest] = TunedLayer(layer, None, failure)
                 continue
-            if not self.budget.is_equal:
+            if self._shares_rows:
                 run.task.learner.latency_model.join(self._peers)
             self._candidates.append(run.task.candidates)
             yield LayerRun(layer, run, learned_from)
