@@ -83,8 +83,8 @@ SEQUENTIAL_ROUNDS = RoundSettings(
 No random trials: the Gaussian process says itself where it is unsure."""
 PEER_ROUNDS = RoundSettings(first_round_random_share=0.25, random_share=0.0)
 """For layers of a model that learn from each other. With 12 trials a layer, 100 layers of seeds 100 to 102,
-the fastest kernel took 0.973 of the time (0.950 to 0.996), and that of least energy 0.993 of the energy (0.976
-to 1.011)."""
+the fastest kernel took 0.973 of the time (0.950 to 0.996), and that of least energy 0.993 of the energy
+(0.976 to 1.011)."""
 
 
 @dataclass(frozen=True)
