@@ -84,6 +84,8 @@ def test_layers_learn_from_those_before(monkeypatch: pytest.MonkeyPatch) -> None
     collected.clear()
     tune_net(trials=None, trials_per_layer=4)
     assert not collected
+    tune_net(replace(NET, layers=NET.layers[:1]), trials=4)
+    assert not collected, "there is no other layer"
 
 
 def test_equal_shares_are_runs_of_each_layer_alone() -> None:
