@@ -1,6 +1,6 @@
 """Measured rows that the layers of a model learn from besides their own.
 
-The prior errs alike for schedules that are alike, whatever the layer: it does not model bank conflicts, for
+The prior makes similar errors for similar schedules of any layer: it does not model bank conflicts, for
 example. So the layers share logs of figure over prior. Each is relative to the median of its layer, since a
 factor that all schedules of a layer have in common does not carry over, and does not change their order.
 """

@@ -97,7 +97,7 @@ class ScriptedDriver:
 
     def load(self, cubin: bytes) -> int:
         for entry in cache.find_folder().glob("*/*.nvrtc"):
-            # A developer's cache holds gigabytes: read only what may be it.
+            # Reading all files of a large cache would take half a minute.
             if not _may_end_with(entry, cubin):
                 continue
             found = entry.read_bytes()
