@@ -5,7 +5,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 python -m venv .venv
-.venv/bin/pip install -q --no-compile -e '.[dev,docs]'
+.venv/bin/pip install -q -e '.[dev,docs]'
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
