@@ -49,6 +49,8 @@ nb_merge_streams = True
 # Progress of runs in Python cells.
 nb_output_stderr = "remove"
 myst_enable_extensions = ["colon_fence", "deflist"]
+# Else a line that begins with a percent sign is a comment: "6 % of" may be wrapped before it.
+myst_disable_syntax = ["myst_line_comment"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
