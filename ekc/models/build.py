@@ -30,7 +30,9 @@ def build_model(graph: Graph) -> Model:
     calls = [step for step in fused.steps if isinstance(step, LayerCall)]
     if not calls:
         if not uncovered:
-            raise InvalidInput(f"{graph.name}: the model computes nothing that depends on its inputs")
+            raise InvalidInput(
+                f"{graph.name}: no arithmetic on its inputs: the outputs are constants, or moved elements"
+            )
         first = max(uncovered, key=lambda node: (node.flops, node.bytes))
         raise InvalidInput(f"{graph.name}: no layer to tune; {first.target} ({first.name}): {first.reason}")
     return Model(

@@ -62,10 +62,10 @@ def fuse_graph(graph: Graph) -> tuple[FusedGraph, tuple[UncoveredNode, ...]]:
     uncovered = tuple(
         UncoveredNode(
             node.name, node.target, plan.reasons[node.output], count_node_flops(node, values),
-            count_node_bytes(node, values),
+            count_node_bytes(node, values), knows_flops=node.kind != "opaque",
         )
         for node in graph.nodes
-        if node.output in plan.reasons
+        if node.output in plan.reasons and node.kind not in VIEW_KINDS
     )  # fmt: skip
     return FusedGraph(replace(graph, values=values), tuple(steps)), uncovered
 

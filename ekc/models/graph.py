@@ -52,6 +52,8 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 
+READ_DTYPES = ("float16", "bfloat16", "float32")
+"""Types that the floating tensors of a model can be read as."""
 VIEW_KINDS = frozenset({"reshape", "permute", "expand", "slice"})
 """Kinds that name the same elements differently. They move no bytes."""
 CONTRACTION_KINDS = frozenset({"conv", "conv_transpose", "matmul"})

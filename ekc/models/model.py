@@ -51,10 +51,13 @@ class UncoveredNode:
     """Operator of the framework, or kind of node."""
     reason: str
     flops: float
+    """Arithmetic operations; 0 where they are not known."""
     bytes: int
     """Bytes that its inputs and output take once, in one pass of the model; of a gather the rows it reads."""
     count: int = 1
     """Number of nodes with this target and reason."""
+    knows_flops: bool = True
+    """Whether `flops` are known: not for an operator that ekc has no kind of node for."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Coverage:
     """Shares of the model that layers compute, from 0 to 1."""
 
     flops: float
+    """Of the operations that are known: those of operators without a kind of node are not."""
     bytes: float
 
 
@@ -120,22 +124,28 @@ class Model:
         return sum(layer.count for layer in self.layers)
 
     @property
+    def known_flops(self) -> str:
+        """What the share of operations is of: "flops", or "known flops" where some are not known."""
+        return "flops" if all(node.knows_flops for node in self.uncovered) else "known flops"
+
+    @property
     def flops(self) -> float:
-        """Arithmetic operations of one pass: of the layers as their operators are written, and of what they
-        do not cover."""
+        """Known arithmetic operations of one pass: of the layers as their operators are written, and of what
+        they do not cover."""
         covered = sum(layer.op.flops * layer.count for layer in self.layers)
         return covered + sum(node.flops for node in self.uncovered)
 
     def __repr__(self) -> str:
-        text = f"{shorten(self.name)}: {count_nouns(len(self.layers), 'layer')}, {self.call_count} calls"
-        return format_line(self, f"{text}, {self.coverage.flops:.1%} of flops covered")
+        counts = f"{count_nouns(len(self.layers), 'layer')}, {count_nouns(self.call_count, 'call')}"
+        text = f"{shorten(self.name)}: {counts}"
+        return format_line(self, f"{text}, {self.coverage.flops:.1%} of {self.known_flops} covered")
 
     def __str__(self) -> str:
         """The layers, what they do not cover, and notes."""
         parts = [self.name, "", _format_layers(self)]
         if self.uncovered:
             parts += ["", _format_uncovered(self)]
-        covered = f"{self.coverage.flops:.1%} of flops and {self.coverage.bytes:.1%} of bytes"
+        covered = f"{self.coverage.flops:.1%} of {self.known_flops} and {self.coverage.bytes:.1%} of bytes"
         parts += ["", f"The layers cover {covered}."]
         return "\n".join([*parts, *(f"Note: {note}." for note in self.notes)])
 
@@ -167,7 +177,7 @@ def _format_uncovered(model: Model) -> str:
             node.target,
             node.reason,
             str(node.count),
-            _format_share(node.flops, flops, 1 - model.coverage.flops),
+            _format_share(node.flops, flops, 1 - model.coverage.flops) if node.knows_flops else "unknown",
             _format_share(node.bytes, size, 1 - model.coverage.bytes),
         )
         for node in model.uncovered

@@ -150,23 +150,24 @@ class _LayerValues:
         made = {node.output for node in call.nodes}
         read = {name: self.table.get(name) for node in call.nodes for name in node.inputs if name not in made}
         for source in call.inputs:
-            # A constant that the kernel reads in another type was rounded to it.
+            # A floating constant that the kernel reads in another type was rounded to it.
             for kind, dtype in source.views:
-                if kind == "cast" and source.value in self.constants and source.value in read:
-                    read[source.value] = apply_view(read[source.value], (kind, dtype))
+                found = read.get(source.value) if kind == "cast" and source.value in self.constants else None
+                if found is not None and found.is_floating_point():
+                    read[source.value] = apply_view(found, (kind, dtype))
         known = {name: _widen(tensor) for name, tensor in read.items()}
         values = self.fused.graph.values
 
         def apply(node: Node, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
             if node.kind == "cast" and values[node.output].dtype.kind not in "biu":
                 return _widen(tensors[0])
-            found: torch.Tensor = apply_node(node, values, tensors)
-            return found
+            made: torch.Tensor = apply_node(node, values, tensors)
+            return made
 
         table = ValueTable(self.fused, lambda name: None, apply, known)
         table.compute(call.nodes)
-        found: torch.Tensor = table.get(call.output)
-        return found
+        result: torch.Tensor = table.get(call.output)
+        return result
 
 
 def _widen(tensor: torch.Tensor) -> torch.Tensor:

@@ -73,6 +73,9 @@ def compile(
 
 def make_example_inputs(result: Any) -> tuple[torch.Tensor, ...]:
     """Zeros of the shapes of the inputs of a tuned model. Raises `InvalidInput` where they are not known."""
+    if result is not None:
+        # Raises for what is no result, such as a model.
+        read_result(result)
     fused = getattr(getattr(result, "model", None), "fused", None)
     if fused is None:
         raise InvalidInput(

@@ -89,8 +89,9 @@ _Part = LayerReplacement | UncoveredNode
 
 def _format_row(title: str, parts: Sequence[_Part], every: Sequence[_Part]) -> tuple[str, ...]:
     calls = sum(part.count if isinstance(part, UncoveredNode) else 1 for part in parts)
-    shares = (f"{100 * _share(parts, every, unit):.1f}" for unit in ("flops", "bytes"))
-    return (title, str(calls), *shares)
+    flops, size = (f"{100 * _share(parts, every, unit):.1f}" for unit in ("flops", "bytes"))
+    is_known = all(part.knows_flops for part in parts if isinstance(part, UncoveredNode))
+    return (title, str(calls), flops if is_known else "unknown", size)
 
 
 def _sum(parts: Iterable[_Part], unit: str) -> float:

@@ -211,7 +211,7 @@ def test_gather_stays_and_counts_the_rows_that_it_reads() -> None:
          "no layer to tune; fft (opaque1): ekc has no transforms"),
         (lambda s: s.apply("relu", s.input(4, dtype="float64")), "float64: ekc computes in float32"),
         (lambda s: s.matmul(s.input(4, 4), s.input(4, 4, dtype="float16")), "operands of two types"),
-        (lambda s: s.constant([1.0, 2.0]), "the model computes nothing that depends on its inputs"),
+        (lambda s: s.constant([1.0, 2.0]), "no arithmetic on its inputs: the outputs are constants, or"),
     ],
 )  # fmt: skip
 def test_a_model_without_layers_is_refused(make: object, words: str) -> None:
@@ -233,7 +233,17 @@ def test_model_shows_its_layers() -> None:
     assert "c + bias" in text
     assert "ekc has no function sin" in text
     assert f"The layers cover {model.coverage.flops:.1%} of flops" in text
-    assert repr(model) == f"<Model tiny: 1 layer, 1 calls, {model.coverage.flops:.1%} of flops covered>"
+    assert repr(model) == f"<Model tiny: 1 layer, 1 call, {model.coverage.flops:.1%} of flops covered>"
+
+
+def test_operations_of_unknown_operators_are_unknown() -> None:
+    s = Sketch("tiny")
+    y = s.linear(s.input(4, 8), 8)
+    model = build_model(s.build(s.node("opaque", [y], (4, 8), target="LSTM", reason="no kind of node")))
+    assert model.coverage.flops == 1
+    assert "The layers cover 100.0% of known flops and 68.0% of bytes." in str(model)
+    assert "unknown" in str(model)
+    assert repr(model) == "<Model tiny: 1 layer, 1 call, 100.0% of known flops covered>"
 
 
 def test_two_outputs_that_never_meet_are_no_epilogue() -> None:

@@ -68,13 +68,14 @@ def test_a_symbol_that_one_input_gives_counts_for_all() -> None:
         (
             {"x": ["batch", 3, 4]},
             None,
-            "graph: dimension 0 ('batch') of input 'x' has no size; give shapes={'x': (8, 3, 4)} or --input"
-            " x=8x3x4",
+            "graph: dimension 0 ('batch') of input 'x' has no size; give for example shapes={'x': (8, 3, 4)}"
+            " or --input x=8x3x4",
         ),
         (
             {"x": [2, None, 4]},
             None,
-            "graph: dimension 1 of input 'x' has no size; give shapes={'x': (2, 8, 4)} or --input x=2x8x4",
+            "graph: dimension 1 of input 'x' has no size; give for example shapes={'x': (2, 8, 4)} or"
+            " --input x=2x8x4",
         ),
         ({}, {"x": (3, 3, 4)}, "shapes of graph: x: dimension 0 is 2 in the file, not 3"),
         ({}, {"x": (3, 4)}, "shapes of graph: x: 2 dimensions are given, the file has 3"),

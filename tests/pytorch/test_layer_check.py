@@ -126,3 +126,19 @@ def test_verdicts_of_a_table(chain: Any) -> None:
     assert not wrong.ok
     assert wrong.first_wrong == wrong.layers[0]
     assert str(wrong).count("wrong") == 1
+
+
+class Masked(torch.nn.Module):
+    """A constant mask of truth values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(5, 7).tril().bool())
+
+    def forward(self, x: Any) -> Any:
+        return x.masked_fill(self.mask, 0.0)
+
+
+def test_constant_masks_are_no_numbers() -> None:
+    module, x = Masked().eval(), torch.randn(2, 5, 7)
+    assert ekc.torch.check(module, compile_naively(module, read_module(module, x)), x).ok

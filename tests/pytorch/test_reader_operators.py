@@ -47,6 +47,8 @@ GROUPS: dict[str, tuple[tuple[Any, ...], list[Callable[..., Any]]]] = {
             F.leaky_relu,
             F.elu,
             F.selu,
+            torch.isnan,
+            lambda x: x.max(-1)[0] + x.min(1, keepdim=True)[0].amax(-1),
             F.mish,
             F.softplus,
             lambda x: F.softplus(x, beta=2.0, threshold=1.0),
@@ -196,6 +198,8 @@ GROUPS: dict[str, tuple[tuple[Any, ...], list[Callable[..., Any]]]] = {
             lambda x: F.interpolate(x, size=(33, 12)),
             lambda x: F.pixel_shuffle(x[:, :4], 2),
             lambda x: F.interpolate(x[:, :, 0], scale_factor=3.0),
+            lambda x: F.interpolate(x, size=(11, 4)),
+            lambda x: F.interpolate(x, size=(22, 3)),
         ],
     ),
     "products": (
@@ -337,7 +341,7 @@ def test_functions_of_the_arguments_without_a_kind_are_opaque() -> None:
             lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
             "interpolation between elements: no kind of node",
         ),
-        "aten.max.dim": (lambda x: x.max(-1)[1], "max with the index where it is"),
+        "aten.max.dim": (lambda x: x.max(-1)[1], "result 2 of 2: no kind of node"),
         "aten.adaptive_avg_pool2d.default": (
             lambda x: F.adaptive_avg_pool2d(x, 5),
             "adaptive pool from (11, 12) to (5, 5), which does not divide it",

@@ -92,7 +92,7 @@ def test_dtype_reads_every_floating_tensor_as_that_type() -> None:
     with torch.no_grad():
         expected = module(X)[0].numpy()
     np.testing.assert_allclose(given[0].astype(np.float32), expected, 4e-3, 4e-3)
-    with pytest.raises(InvalidInput, match="dtype: 'float8' is not one of float32, float16, bfloat16"):
+    with pytest.raises(InvalidInput, match="dtype: no 'float8'; choices are float16, bfloat16, float32"):
         read_torch(module, X, dtype="float8")
 
 
@@ -249,7 +249,9 @@ def branch(x: Any) -> Any:
     return x + 1 if x.sum() > 0 else x
 
 
-def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     broken = tmp_path / "broken.pt2"
     broken.write_bytes(b"not a program")
     cases: list[tuple[Any, str]] = [
@@ -258,6 +260,10 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
         (lambda: read_torch(Function(lambda x: torch.fft.fft(x).abs()), X), "complex64 are not supported"),
         (lambda: read_torch(branch, X), "from_torch: a torch.nn.Module is needed, not function"),
         (lambda: read_torch(Block(), 3), "from_torch: example_inputs is a tensor, a tuple .* not int"),
+        (lambda: read_torch(Block(), X, shapes=[2, 4]), r"shapes: \[2, 4\] holds no values by name; write "),
+        (lambda: read_torch(Block(), X, shapes={"x": 3}), "shapes: x is 3; give a tuple of sizes"),
+        (lambda: read_torch(Block(), X, name=3), "name: 3 is not a text"),
+        (lambda: read_torch(Block(), X.int()), "input is int32, weight is float32.* takes one type"),
         (lambda: read_exported(3), "from_exported: an ExportedProgram or the path .* not int"),
         (lambda: read_exported(tmp_path / "none.pt2"), "none.pt2: no such file"),
         (lambda: read_exported(broken), "broken.pt2: not a program of torch.export.save: "),
@@ -266,6 +272,10 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=words) as refused:
             read()
         assert "\n" not in str(refused.value)
+    # PyTorch also writes its error to a log.
+    with pytest.raises(InvalidInput, match="cannot export Linear"):
+        read_torch(torch.nn.Linear(8, 4), torch.randn(2, 9))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @torch.library.custom_op("ekc_tests::twice", mutates_args=())

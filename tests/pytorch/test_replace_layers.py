@@ -119,6 +119,24 @@ def test_layers_without_a_kernel_stay_pytorchs() -> None:
         torch.testing.assert_close(call(fast, inputs), call(module, inputs))
 
 
+class Pooled(torch.nn.Module):
+    """Results of which no node gives the second."""
+
+    def forward(self, x: Any) -> Any:
+        top, places = torch.nn.functional.max_pool2d(torch.relu(x), 2, return_indices=True)
+        return torch.nn.functional.max_unpool2d(top * 2, places, 2), places
+
+
+def test_second_results_stay_pytorchs() -> None:
+    module, x = Pooled().eval(), torch.randn(1, 2, 6, 6)
+    fast = compile_naively(module, read_module(module, x))
+    targets = {node.target for node in fast.ekc_report.uncovered}
+    assert "aten.max_pool2d_with_indices.default" in targets
+    assert "unknown" in str(fast)
+    for found, expected in zip(fast(x), module(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_nothing_tuned_gives_pytorchs_results_to_the_bit() -> None:
     module, inputs, read = read_model("llama", torch.bfloat16)
     fast = compile_naively(module, read, is_tuned=lambda op: False)
@@ -276,6 +294,10 @@ def test_modules_that_cannot_be_compiled_are_refused(tuned: tuple[Any, Any, Path
         compile(module, result, records=file)
     with pytest.raises(InvalidInput, match=r"^result: 3 is no result of ekc\.tune_model"):
         compile(module, 3, example_inputs=x)
+    with pytest.raises(InvalidInput, match=r"^result: .* is no result of ekc\.tune_model"):
+        compile(module, result.model)
+    with pytest.raises(InvalidInput, match=r"input is float32, weight is float16, .* takes one type; give"):
+        compile(Mlp().half().eval(), result)
     with pytest.raises(InvalidInput, match=r"^example_inputs: missing; give a tensor, a tuple"):
         compile(module, records=file)
     with pytest.raises(InvalidInput, match=r"^attention: no 'none'; choices are auto, pytorch, ekc"):

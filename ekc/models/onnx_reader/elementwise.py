@@ -10,6 +10,7 @@ import numpy as np
 
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
+from ekc.models.onnx_reader.state import shorten_decimal
 
 SAME_FUNCTIONS = {
     **{"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Exp": "exp", "Log": "log"},
@@ -66,6 +67,11 @@ def read_many(function: str) -> Callable[[Operation], None]:
     return read
 
 
+def shorten_bound(number: Any) -> float | int:
+    """A bound as it was written: 1e-12 for the float32 nearest to it."""
+    return int(number) if isinstance(number, np.integer) else shorten_decimal(number)
+
+
 def read_clip(op: Operation) -> None:
     """Clip: a clamp where its bounds are constant, else minimum and maximum."""
     bounds: list[float | int | None] = []
@@ -73,7 +79,7 @@ def read_clip(op: Operation) -> None:
         data = op.constant(index)
         if data is None and op.has(index):
             break
-        bounds.append(None if data is None else data.reshape(()).item())
+        bounds.append(None if data is None else shorten_bound(data.reshape(())[()]))
     if len(bounds) == 2:
         if bounds == [None, None]:
             op.alias(op.input(0))

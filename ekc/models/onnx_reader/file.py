@@ -74,7 +74,8 @@ def _name_domain(domain: str) -> str:
 def _parse_file(path: Path) -> ModelProto:
     onnx = import_onnx()
     if not path.is_file():
-        raise InvalidInput(f"{path}: no such file; give the path of an ONNX model")
+        what = "a folder" if path.is_dir() else "no such file"
+        raise InvalidInput(f"{path}: {what}; give the path of an ONNX model")
     try:
         model: ModelProto = onnx.load(str(path), load_external_data=False)
     except OSError as problem:

@@ -85,7 +85,9 @@ def _find_shape(
         for dim, size in zip(tensor.shape.dim, shape, strict=True)
     )
     called = f"({symbol!r}) " if symbol else ""
+    # Some exporters write 0 for a dimension that is not known.
+    lacks = "is 0 in the file" if tensor.shape.dim[open_axis].HasField("dim_value") else "has no size"
     raise InvalidInput(
-        f"{label}: dimension {open_axis} {called}of input {value.name!r} has no size; give"
+        f"{label}: dimension {open_axis} {called}of input {value.name!r} {lacks}; give for example"
         f" shapes={{{value.name!r}: {example}}} or --input {value.name}={'x'.join(map(str, example))}"
     )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.argument_checks import check_choice
+from ekc.argument_checks import check_choice, check_text
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
-from ekc.models.graph import Graph, GraphBuilder, Node, Value, parse_value_dtype
+from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, parse_value_dtype
 from ekc.models.model import Model
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
@@ -22,9 +22,6 @@ from ekc.models.onnx_reader.written_norms import join_group_norms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-READ_DTYPES = ("float16", "bfloat16", "float32")
-"""Types that `dtype=` can be."""
 
 
 def read_onnx(
@@ -43,6 +40,8 @@ def read_onnx(
     """
     if dtype is not None:
         check_choice("dtype", dtype, READ_DTYPES)
+    if name is not None:
+        check_text("name", name, 'name="my model"')
     file = open_onnx(source, name)
     wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
     state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, wanted)

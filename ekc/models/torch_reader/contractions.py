@@ -8,7 +8,31 @@ from typing import Any
 
 import numpy as np
 
+from ekc.errors import InvalidInput
 from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, ValueName
+
+_FACTORS = (
+    *("input", "weight", "bias", "self", "other", "tensor", "vec"),
+    *("mat", "mat1", "mat2", "batch1", "batch2"),
+)
+"""Arguments of convolutions and products that PyTorch takes in one type only."""
+
+
+def check_types(call: OperatorCall) -> None:
+    """Refuse factors of several types: `torch.export` takes some that PyTorch refuses."""
+    if "out_dtype" in call.arguments:
+        return
+    given = {
+        name: call.torch_dtypes[x]
+        for name, x in call.arguments.items()
+        if name in _FACTORS and isinstance(x, ValueName) and x in call.torch_dtypes
+    }
+    if len(set(given.values())) > 1:
+        listed = ", ".join(f"{name} is {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
+        raise InvalidInput(
+            f"{call.name} ({call.target}): {listed}, and PyTorch takes one type; give example inputs of the "
+            "type of the module's weights"
+        )
 
 
 def spread(entries: Any, count: int) -> tuple[int, ...]:
@@ -31,6 +55,7 @@ def pad_convolution(
 
 def read_convolution(call: OperatorCall) -> ValueName:
     """`conv1d` to `conv3d`, `convolution` and the transposed ones. Inputs without a batch get one."""
+    check_types(call)
     weight, transposed = call["weight"], "transpose" in call.target or call.get("transposed", False)
     kernel = call.shape(weight)[2:]
     rank = len(kernel)
@@ -66,6 +91,7 @@ def multiply(call: OperatorCall, a: ValueName, b: ValueName) -> ValueName:
 
 def read_linear(call: OperatorCall) -> ValueName:
     """`linear`: the weight, stored (out, in), is transposed."""
+    check_types(call)
     weight = call["weight"]
     if len(call.shape(weight)) == 2:
         weight = call.permute(weight, (1, 0))
@@ -75,6 +101,7 @@ def read_linear(call: OperatorCall) -> ValueName:
 
 def read_matmul(call: OperatorCall) -> ValueName:
     """`matmul`, `mm`, `bmm`, `mv` and `dot`."""
+    check_types(call)
     if "out_dtype" in call.arguments:
         raise NotCoveredError("a product whose result has another type than its factors")
     a = call["self"]
@@ -90,6 +117,7 @@ def read_outer(call: OperatorCall) -> ValueName:
 
 def read_matmul_and_add(call: OperatorCall) -> ValueName:
     """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
+    check_types(call)
     if "out_dtype" in call.arguments:
         raise NotCoveredError("a product whose result has another type than its factors")
     names = (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ekc.argument_checks import check_mapping, check_text, format_value
 from ekc.errors import InvalidInput
 
 Shapes = Mapping[str, Sequence[int]]
@@ -47,11 +49,16 @@ def evaluation_mode(module: Any) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without gradients, and without PyTorch's warnings about itself."""
+    """Without gradients, and without PyTorch's warnings and log of its own errors: ekc raises these."""
     torch = import_torch()
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = was_disabled
 
 
 def export_module(module: Any, example_inputs: Any, shapes: Shapes | None) -> Any:
@@ -124,12 +131,22 @@ def replace_examples(
     return args, kwargs
 
 
+def check_arguments(shapes: Any, name: Any) -> None:
+    """Refuse shapes that are no mapping, and a name that is no text."""
+    if shapes is not None:
+        check_mapping("shapes", shapes, 'shapes={"x": (8, 3, 224, 224)}')
+    if name is not None:
+        check_text("name", name, 'name="my model"')
+
+
 def check_input_names(shapes: Shapes, names: Sequence[str]) -> None:
     """Refuse shapes of inputs that do not exist, and sizes that are no positive numbers."""
     for name, shape in shapes.items():
         if name not in names:
             raise InvalidInput(f"shapes: no input {name!r}; inputs are {', '.join(names)}")
-        if not all(isinstance(e, int) and e > 0 for e in shape):
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            raise InvalidInput(f"shapes: {name} is {format_value(shape)}; give a tuple of sizes")
+        if not all(isinstance(e, int) and not isinstance(e, bool) and e > 0 for e in shape):
             raise InvalidInput(f"shapes: {name} is {tuple(shape)}; sizes are whole numbers of 1 or more")
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
-from ekc.models.graph import Graph, GraphBuilder
+from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder
 from ekc.models.torch_reader.elements import take_elements
 from ekc.models.torch_reader.names import packet_of
 from ekc.models.torch_reader.program import (
     Shapes,
+    check_arguments,
     export_module,
     find_decompositions,
     find_facts,
@@ -39,6 +41,7 @@ def read_torch(
     name: str | None = None,
 ) -> Graph:
     """The graph of a module in inference. Arguments and errors as `from_torch`."""
+    check_arguments(shapes, name)
     exported = export_module(module, example_inputs, shapes)
     return read_program(exported, dtype=dtype, name=name or type(module).__name__)
 
@@ -48,6 +51,7 @@ def read_exported(
 ) -> Graph:
     """The graph of a program of `torch.export`, or of its .pt2 file. Arguments as `from_exported`."""
     torch = import_torch()
+    check_arguments(shapes, name)
     if isinstance(exported, str | Path):
         name = name or Path(exported).stem
         exported = load_program(exported)
@@ -115,9 +119,7 @@ def can_decompose(target: Any) -> bool:
 
 def parse_dtype(dtype: str) -> np.dtype[Any]:
     """The floating type to read a model as."""
-    allowed = ("float32", "float16", "bfloat16")
-    if dtype not in allowed:
-        raise InvalidInput(f"dtype: {dtype!r} is not one of {', '.join(allowed)}")
+    check_choice("dtype", dtype, READ_DTYPES)
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 

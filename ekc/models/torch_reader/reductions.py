@@ -98,13 +98,14 @@ def read_reduction(combine: str) -> Handler:
 
 
 def read_extreme(combine: str, function: str) -> Handler:
-    """Reader of `max` and `min`: of all elements, or of two tensors. Indices are not covered."""
+    """Reader of `max` and `min`: of all elements, of an axis, or of two tensors. No node gives the index."""
 
     def read(call: OperatorCall) -> Outputs:
         if "other" in call.arguments:
             return call.apply(function, call["self"], call["other"])
         if isinstance(call.result, tuple | list):
-            raise NotCoveredError(f"{combine} with the index where it is")
+            axes = (call.axis(call["dim"], call["self"]),) if call.shape(call["self"]) else ()
+            return (call.reduce(combine, call["self"], axes, bool(call["keepdim"])), None)
         return call.reduce(combine, call["self"], call.axes(None, call["self"]), False)
 
     return read
@@ -195,7 +196,9 @@ def read_pool(kind: str) -> Handler:
             if call.get("divisor_override") is not None:
                 raise NotCoveredError("avg_pool with a divisor of its own")
             if attributes["counts_padding"] and any(a > b for b, a in padding):
-                raise NotCoveredError("avg_pool by ceil_mode with a window beyond the padding")
+                raise NotCoveredError(
+                    "an average pool with ceil_mode=True, where a window ends beyond the padding"
+                )
         made = call.reshape(call.emit(kind, (x,), result, **attributes), call.result_shape)
         return (made, None) if isinstance(call.result, tuple | list) else made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -249,21 +249,17 @@ def read_pad(call: OperatorCall) -> ValueName:
 
 
 def read_nearest(call: OperatorCall) -> ValueName:
-    """Upsampling by the nearest neighbour and a whole number."""
+    """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
     x = call.get("self", call.get("input"))
-    factors = find_factors(call.shape(x), call.result_shape)
-    if factors is None:
+    sizes = list(zip(call.shape(x), call.result_shape, strict=True))
+    if any(before % after and after % before for before, after in sizes):
         raise NotCoveredError(
-            f"nearest neighbour from {call.shape(x)} to {call.result_shape}: no whole number"
+            f"nearest neighbour from {call.shape(x)} to {call.result_shape}: a factor is no whole number"
         )
-    return call.emit("resize", (x,), call.result_shape, factors=factors)
-
-
-def find_factors(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
-    """Whole numbers by which the dimensions grew, or None."""
-    if any(y % x for x, y in zip(before, after, strict=True)):
-        return None
-    return tuple(y // x for x, y in zip(before, after, strict=True))
+    for axis, (before, after) in enumerate(sizes):
+        x = call.slice(x, axis, 0, before, max(before // after, 1))
+    factors = tuple(max(after // before, 1) for before, after in sizes)
+    return x if set(factors) == {1} else call.emit("resize", (x,), call.result_shape, factors=factors)
 
 
 def read_copy(call: OperatorCall) -> ValueName:

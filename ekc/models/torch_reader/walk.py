@@ -132,12 +132,12 @@ class Walk:
         args, kwargs = self.translate(node.args), self.translate(node.kwargs)
         if packet in IDENTITIES:
             whole = ValueName(args[0])
-            return (whole, None) if isinstance(fact, tuple | list) else whole
+            return self.complete(node, (whole, None)) if isinstance(fact, tuple | list) else whole
         self.check_result(node, fact)
         known = self.evaluate(node, args, kwargs)
         if known is not None and packet not in shapes.VIEWS:
             return self.add_known(node, known)
-        made = self.read_operator(node, args, kwargs)
+        made = self.complete(node, self.read_operator(node, args, kwargs))
         if known is not None and isinstance(made, ValueName):
             self.reading.tensors.setdefault(made, known)
         return made
@@ -171,11 +171,11 @@ class Walk:
         """Nodes of a kind, or an opaque one with the reason."""
         packet, fact = packet_of(node.target), self.facts[node]
         bound = self.bind(node, args, kwargs)
-        is_aten = bound is not None and str(node.target).startswith("aten.")
-        handler = HANDLERS.get(packet) if is_aten else None
+        is_known = bound is not None and str(node.target).startswith(("aten.", "prims.ne."))
+        handler = HANDLERS.get(packet) if is_known else None
         if handler is None:
             self.undecided[node.target] = None
-            return self.add_opaque(node, args, kwargs, explain(node.target))
+            return self.add_opaque(node, explain(node.target))
         call = OperatorCall(
             self.reading,
             str(node.target),
@@ -190,7 +190,7 @@ class Walk:
             return handler(call)
         except NotCoveredError as reason:
             self.forget(before)
-            return self.add_opaque(node, args, kwargs, str(reason))
+            return self.add_opaque(node, str(reason))
 
     def forget(self, count: int) -> None:
         """Take back the nodes after the first `count`."""
@@ -199,32 +199,53 @@ class Walk:
             del builder.values[made.output], self.reading.producers[made.output]
         del builder.nodes[count:]
 
-    def add_opaque(self, node: Any, args: Any, kwargs: Any, reason: str) -> Any:
-        """An opaque node for each result that is used."""
-        fact, builder = self.facts[node], self.reading.builder
-        inputs = list(dict.fromkeys(list_values((args, kwargs))))
-        single = is_tensor(fact)
+    def complete(self, node: Any, made: Any) -> Any:
+        """The results of a node, with an opaque node for each that is used and that no node computes."""
+        if not isinstance(made, tuple) or not isinstance(self.facts[node], tuple | list):
+            return made
+        used = self.list_used_results(node)
+        return tuple(
+            self.add_opaque_result(node, i, f"result {i + 1} of {len(self.facts[node])}: no kind of node")
+            if i in used and (i >= len(made) or made[i] is None)
+            else made[i]
+            for i in range(max(len(made), len(self.facts[node])))
+        )
+
+    def list_used_results(self, node: Any) -> set[int]:
+        """The results that something reads, of a node with several, by their places."""
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
-        outputs: list[ValueName | None] = []
-        for index, part in enumerate([fact] if single else fact or ()):
-            if not is_tensor(part) or not (single or index in used):
-                outputs.append(None)
-                continue
-            output = node.name if single else f"{node.name}.{index}"
-            dtype = self.reading.find_dtype(self.node_names[node], part)
-            builder.add_value(output, part.shape, dtype)
-            builder.add_node(
-                "opaque",
-                self.node_names[node],
-                inputs,
-                output,
-                target=str(node.target),
-                reason=reason,
-                call=(node.target, args, kwargs),
-                index=None if single else index,
-            )
-            outputs.append(ValueName(output))
-        return outputs[0] if single else tuple(outputs)
+        return {i for i, part in enumerate(self.facts[node]) if i in used and is_tensor(part)}
+
+    def add_opaque(self, node: Any, reason: str) -> Any:
+        """An opaque node for each result that is used."""
+        if is_tensor(self.facts[node]):
+            return self.add_opaque_result(node, None, reason)
+        used = self.list_used_results(node) if self.facts[node] else set()
+        return tuple(
+            self.add_opaque_result(node, i, reason) if i in used else None
+            for i in range(len(self.facts[node] or ()))
+        )
+
+    def add_opaque_result(self, node: Any, index: int | None, reason: str) -> ValueName:
+        """An opaque node for a result, by its place among several."""
+        args, kwargs = self.translate(node.args), self.translate(node.kwargs)
+        fact, builder = self.facts[node], self.reading.builder
+        part = fact if index is None else fact[index]
+        output = node.name if index is None else f"{node.name}.{index}"
+        while output in builder.values:
+            output += "'"
+        builder.add_value(output, part.shape, self.reading.find_dtype(self.node_names[node], part))
+        builder.add_node(
+            "opaque",
+            self.node_names[node],
+            list(dict.fromkeys(list_values((args, kwargs)))),
+            output,
+            target=str(node.target),
+            reason=reason,
+            call=(node.target, args, kwargs),
+            index=index,
+        )
+        return ValueName(output)
 
     def evaluate(self, node: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operator of constants only, or None."""

@@ -14,6 +14,7 @@ from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.result import DeviceInfo, MeasurementCost
 from ekc.search.data.trial import describe_trial
 from ekc.search.tuning_result import TuningResult
+from ekc.tables import count_nouns
 from ekc.version import __version__
 
 NOT_TUNED = "not tuned"
@@ -42,7 +43,9 @@ class TunedLayer:
 
     def __repr__(self) -> str:
         found = self.failure if self.result is None else describe_trial(self.result.best)
-        return format_line(self, f"{shorten(self.layer.name, 40)}, {self.layer.count} calls: {found}")
+        return format_line(
+            self, f"{shorten(self.layer.name, 40)}, {count_nouns(self.layer.count, 'call')}: {found}"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ class ModelTotal:
 
     def __repr__(self) -> str:
         energy = "" if self.energy_j is None else f", {self.energy_j:.4g} J"
-        return format_line(self, f"{self.model}: {self.calls} calls, {self.latency_s:.4g} s{energy}")
+        return format_line(
+            self, f"{self.model}: {count_nouns(self.calls, 'call')}, {self.latency_s:.4g} s{energy}"
+        )
 
 
 @dataclass(frozen=True)

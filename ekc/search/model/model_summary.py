@@ -72,7 +72,7 @@ def format_share(share: float) -> str:
 
 def format_total(total: ModelTotal) -> str:
     """Format the sum over the layers of one model in a line."""
-    parts = [f"{total.calls} calls", format_quantity(total.latency_s, "s")]
+    parts = [count_nouns(total.calls, "call"), format_quantity(total.latency_s, "s")]
     if total.energy_j is not None:
         parts.append(format_quantity(total.energy_j, "J"))
     line = f"{total.model or 'all layers'}: {', '.join(parts)} in sum"
@@ -140,7 +140,8 @@ def describe_uncovered(data: ModelData) -> str:
     nodes, coverage = data.model.uncovered, data.model.coverage
     if not nodes:
         return ""
-    shares = f"{100 * (1 - coverage.flops):.2f}% of the flops, {100 * (1 - coverage.bytes):.1f}% of the bytes"
+    flops, size = 100 * (1 - coverage.flops), 100 * (1 - coverage.bytes)
+    shares = f"{flops:.2f}% of the {data.model.known_flops}, {size:.1f}% of the bytes"
     ranked = sorted(nodes, key=lambda node: -node.bytes)
     listed = [f"{node.target} ({node.count}): {node.reason}" for node in ranked[:MAX_UNCOVERED]]
     more = len(nodes) - len(listed)

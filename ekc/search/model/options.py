@@ -49,7 +49,8 @@ def check_model(model: object) -> Model:
     """The argument, which must be a model with a layer. Raises `InvalidInput`."""
     if not isinstance(model, Model):
         raise InvalidInput(
-            f"model: {format_value(model)} is not a model; ekc.models.from_layers('layers.toml') makes one"
+            f"model: {format_value(model)} is not a model; "
+            "ekc.models.from_torch, from_onnx and from_layers make one"
         )
     if not model.layers:
         nodes = sum(node.count for node in model.uncovered)

@@ -176,7 +176,7 @@ def test_few_trials_are_shared_by_all_layers() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        ("net.toml", {}, r"model: 'net.toml' is not a model; ekc.models.from_layers"),
+        ("net.toml", {}, r"model: 'net.toml' is not a model; ekc.models.from_torch"),
         (Model("net", ()), {}, "net: it has no layer that ekc can tune; 0 nodes are not covered"),
         (NET, {"trials": 2}, "trials: 2 are fewer than the 3 layers of net; give one for each at least"),
         (NET, {"trials": 9, "trials_per_layer": 3}, "trials and trials_per_layer: give one"),
