@@ -65,7 +65,7 @@ class Coverage:
     """Shares of the model that layers compute, from 0 to 1."""
 
     flops: float
-    """Of the operations that are known: those of operators without a kind of node are not."""
+    """Share of the known operations: those of operators without a kind of node are not known."""
     bytes: float
 
 
@@ -125,7 +125,7 @@ class Model:
 
     @property
     def known_flops(self) -> str:
-        """What the share of operations is of: "flops", or "known flops" where some are not known."""
+        """Name of the operations that the share covers: "flops", or "known flops" where some are not known."""
         return "flops" if all(node.knows_flops for node in self.uncovered) else "known flops"
 
     @property
