@@ -125,7 +125,7 @@ class Model:
 
     @property
     def known_flops(self) -> str:
-        """Name of the operations that the share covers: "flops", or "known flops" where some are not known."""
+        """Name of the operations that shares are of: "flops", or "known flops" where some are not known."""
         return "flops" if all(node.knows_flops for node in self.uncovered) else "known flops"
 
     @property
