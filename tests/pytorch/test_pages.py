@@ -13,7 +13,7 @@ from tests.docs.blocks import ROOT, blocks, printed
 pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 
 
-def test_page_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_compiled_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/how-to/pytorch-models.md").read_text()
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "page"}
@@ -28,3 +28,17 @@ def test_page_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert check.count("right") == 3
     assert backend.startswith("True\n")
     assert "PyTorch: no layer has a record" in backend
+
+
+def test_page_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/how-to/models.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    _, model, summary, block, exported = [
+        printed(x, namespace) for x in blocks(page) if x.language == "python"
+    ]
+    assert "The layers cover 100.0% of known flops and 99.7% of bytes." in model
+    assert "classifier: 4 calls" in summary
+    assert "c + bias + before" in block
+    assert "The layers cover 100.0% of flops" in block
+    assert exported == "Coverage(flops=1.0, bytes=1.0)\n"
