@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,7 @@ def compile(
         never where there are kernels.
 
     Tensors on the CPU are computed by the PTX machine, every thread of every kernel: small shapes only.
+    Warns where no layer has a kernel.
 
     Raises `InvalidInput` for arguments, for a module in training mode, one that writes to its buffers and one
     that cannot be exported; `RecordError` for the file, `DeviceError` for the target.
@@ -68,7 +70,10 @@ def compile(
         tuned = read_result(result)
     else:
         tuned = read_records([layer.op for layer in full.layers], records, target)
-    return replace_layers(module, read, full, tuned, attention)
+    fast = replace_layers(module, read, full, tuned, attention)
+    if not fast.operators:
+        warnings.warn(f"ekc.torch: {fast.ekc_report.title}. {NO_KERNEL_NOTE}", stacklevel=2)
+    return fast
 
 
 def make_example_inputs(result: Any) -> tuple[torch.Tensor, ...]:

@@ -187,7 +187,8 @@ def test_record_file(tuned: tuple[Any, Any, Path], tmp_path: Path) -> None:
         torch.testing.assert_close(fast(x), module(x))
     with torch.inference_mode():
         torch.testing.assert_close(fast(x=x), module(x))
-    kept = ekc.torch.compile(module, records=file, target="h100", example_inputs=x)
+    with pytest.warns(UserWarning, match=r"0 of 2 layers are kernels, tuned for h100 .*No layer"):
+        kept = ekc.torch.compile(module, records=file, target="h100", example_inputs=x)
     assert {layer.reason for layer in kept.ekc_report.kept} == {"not tuned"}
     assert kept.ekc_report.device == "h100 (simulated)"
     with pytest.raises(RecordError, match=r"missing\.db"):
