@@ -200,6 +200,9 @@ GROUPS: dict[str, tuple[tuple[Any, ...], list[Callable[..., Any]]]] = {
             lambda x: F.interpolate(x[:, :, 0], scale_factor=3.0),
             lambda x: F.interpolate(x, size=(11, 4)),
             lambda x: F.interpolate(x, size=(22, 3)),
+            lambda x: F.interpolate(x, scale_factor=(1.0, 0.25)),
+            lambda x: F.interpolate(x, scale_factor=0.3),
+            lambda x: F.interpolate(x[:, :, :1, :2], scale_factor=(2.5, 0.6)),
         ],
     ),
     "products": (
@@ -357,3 +360,12 @@ def test_functions_of_the_arguments_without_a_kind_are_opaque() -> None:
         assert callable(function)
         assert args[0] == graph.inputs[0]
     assert found["aten.max.dim"].attributes["index"] == 1
+
+
+@pytest.mark.parametrize("scale", [1.1, 2.2, 3.3, (1.0, 0.7)])
+def test_scales_that_repeat_rows_unevenly_are_listed(scale: Any) -> None:
+    """4 rows by 2.2 are 8, but each row is not there twice."""
+    from ekc.models.torch_reader.read import read_torch
+
+    graph = read_torch(Function(lambda x: F.interpolate(x[:, :, :4], scale_factor=scale)), IMAGE)
+    assert list_opaque(graph) == ["aten.upsample_nearest2d.vec"]

@@ -251,15 +251,34 @@ def read_pad(call: OperatorCall) -> ValueName:
 def read_nearest(call: OperatorCall) -> ValueName:
     """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
     x = call.get("self", call.get("input"))
-    sizes = list(zip(call.shape(x), call.result_shape, strict=True))
-    if any(before % after and after % before for before, after in sizes):
-        raise NotCoveredError(
-            f"nearest neighbour from {call.shape(x)} to {call.result_shape}: a factor is no whole number"
-        )
-    for axis, (before, after) in enumerate(sizes):
-        x = call.slice(x, axis, 0, before, max(before // after, 1))
-    factors = tuple(max(after // before, 1) for before, after in sizes)
-    return x if set(factors) == {1} else call.emit("resize", (x,), call.result_shape, factors=factors)
+    factors = [1] * len(call.result_shape)
+    for axis, scale in zip(range(2, len(factors)), list_scales(call), strict=True):
+        before, after = call.shape(x)[axis], call.result_shape[axis]
+        rows = find_nearest_rows(before, after, scale)
+        step = max(int(rows[-1]) // max(after - 1, 1), 1)
+        if np.array_equal(rows, np.arange(after) * step):
+            x = call.slice(x, axis, 0, int(rows[-1]) + 1, step)
+        elif after % before == 0 and np.array_equal(rows, np.arange(after) // (after // before)):
+            factors[axis] = after // before
+        else:
+            raise NotCoveredError(
+                f"nearest neighbour from {call.shape(x)} to {call.result_shape}: a factor is no whole number"
+            )
+    return x if set(factors) == {1} else call.emit("resize", (x,), call.result_shape, factors=tuple(factors))
+
+
+def list_scales(call: OperatorCall) -> list[float | None]:
+    """The scale of each spatial dimension; None where the sizes give it."""
+    rank = len(call.result_shape) - 2
+    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[rank]
+    return list(call.get("scale_factors", [call.get(name) for name in names]))
+
+
+def find_nearest_rows(before: int, after: int, scale: float | None) -> np.ndarray[Any, Any]:
+    """The row that each row of the result is, in the float32 arithmetic of PyTorch."""
+    step = np.float32(1 / scale) if scale else np.float32(before) / np.float32(after)
+    rows: np.ndarray[Any, Any] = np.floor(np.arange(after, dtype=np.float32) * step).astype(np.int64)
+    return rows.clip(max=before - 1)
 
 
 def read_copy(call: OperatorCall) -> ValueName:

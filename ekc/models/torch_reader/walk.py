@@ -203,12 +203,12 @@ class Walk:
         """The results of a node, with an opaque node for each that is used and that no node computes."""
         if not isinstance(made, tuple) or not isinstance(self.facts[node], tuple | list):
             return made
-        used = self.list_used_results(node)
+        used, count = self.list_used_results(node), len(self.facts[node])
         return tuple(
-            self.add_opaque_result(node, i, f"result {i + 1} of {len(self.facts[node])}: no kind of node")
-            if i in used and (i >= len(made) or made[i] is None)
-            else made[i]
-            for i in range(max(len(made), len(self.facts[node])))
+            self.add_opaque_result(node, i, f"result {i + 1} of {count}: no kind of node")
+            if value is None and i in used
+            else value
+            for i, value in enumerate((*made, *[None] * (count - len(made))))
         )
 
     def list_used_results(self, node: Any) -> set[int]:
