@@ -48,7 +48,7 @@ _OPTION_HELP = {
     "axis": "Axes to normalize over, 1 or 0x2 (softmax).",
     "eps": "Number added to the variance (layer_norm, rms_norm).",
     "dtype": "Type of the inputs: float32, tf32, float16, bfloat16, int8 or int32. "
-    "Of the values of a model: float32, float16 or bfloat16.",
+    "For a model: float32, float16 or bfloat16.",
     "acc_dtype": "Type of the accumulators: float32 or int32. [default: by --dtype]",
     "out_dtype": "Type of the result. [default: by --dtype]",
 }

@@ -20,8 +20,6 @@ _FACTORS = (
 
 def check_types(call: OperatorCall) -> None:
     """Refuse factors of several types: `torch.export` takes some that PyTorch refuses."""
-    if "out_dtype" in call.arguments:
-        return
     given = {
         name: call.torch_dtypes[x]
         for name, x in call.arguments.items()
@@ -101,9 +99,9 @@ def read_linear(call: OperatorCall) -> ValueName:
 
 def read_matmul(call: OperatorCall) -> ValueName:
     """`matmul`, `mm`, `bmm`, `mv` and `dot`."""
-    check_types(call)
     if "out_dtype" in call.arguments:
         raise NotCoveredError("a product whose result has another type than its factors")
+    check_types(call)
     a = call["self"]
     b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
     return multiply(call, a, b)
@@ -117,9 +115,9 @@ def read_outer(call: OperatorCall) -> ValueName:
 
 def read_matmul_and_add(call: OperatorCall) -> ValueName:
     """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
-    check_types(call)
     if "out_dtype" in call.arguments:
         raise NotCoveredError("a product whose result has another type than its factors")
+    check_types(call)
     names = (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec"))
     a, b = next((call[x], call[y]) for x, y in names if x in call.arguments)
     made = multiply(call, a, b)
