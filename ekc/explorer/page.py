@@ -185,6 +185,7 @@ class _Page:
         reason = self.explorer.explain_redo()
         self.redo.set_enabled(not reason)
         self.redo_reason.set_text(reason)
+        self.redo_reason.set_visibility(bool(reason))
 
     @ui.refreshable_method
     def show_now(self) -> None:
