@@ -37,8 +37,11 @@ SAME_AS_FIRST_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalizatio
 BRANCHES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TypeProto]:
-    """Types that the file states and that inference over the whole model finds, the inputs' shapes set."""
+def infer_model(
+    model: ModelProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]
+) -> dict[str, TypeProto]:
+    """Types that the file states and that inference over the whole model finds, the inputs' shapes and values
+    set."""
     onnx = import_onnx()
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -47,6 +50,12 @@ def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dic
             value.type.tensor_type.ClearField("shape")
             for size in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
+    for name, data in values.items():
+        if data.size <= DATA_ELEMENTS:
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+    kept = [value for value in copy.graph.input if value.name not in values]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
     # Where this fails, the reader infers node by node, and names the node.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=True)

@@ -15,7 +15,7 @@ from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, pars
 from ekc.models.model import Model
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
-from ekc.models.onnx_reader.input_shapes import find_input_shapes
+from ekc.models.onnx_reader.input_shapes import find_input_shapes, find_input_values
 from ekc.models.onnx_reader.read_nodes import read_nodes
 from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
 from ekc.models.onnx_reader.written_norms import join_group_norms
@@ -29,14 +29,16 @@ def read_onnx(
     *,
     dtype: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Graph:
     """Read an ONNX model of opset 13 or newer; older ones are converted.
 
     `dtype`: type that all floating tensors get; without it that of the file, and float32 for float64.
-    `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`. `name`: of
-    the model; without it that of the file. Raises `InvalidInput` for files that are no ONNX model, for inputs
-    without a size, and for tensors that ekc has no type for.
+    `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`.
+    `values`: elements of inputs that are then constants, such as `{"sampling_rate": 16000}`: numbers, lists or
+    arrays. `name`: of the model; without it that of the file. Raises `InvalidInput` for files that are no ONNX
+    model, for inputs without a size, and for tensors that ekc has no type for.
     """
     if dtype is not None:
         check_choice("dtype", dtype, READ_DTYPES)
@@ -48,7 +50,7 @@ def read_onnx(
     state.builder.notes.extend(file.notes)
     for weight_name, weight in file.weights.items():
         state.add_weight(weight_name, weight)
-    _add_inputs(state, file, shapes)
+    _add_inputs(state, file, shapes, values)
     read_nodes(state, file.graph.node, file.opsets)
     return join_group_norms(_build_graph(state, [value.name for value in file.graph.output]))
 
@@ -58,6 +60,7 @@ def from_onnx(
     *,
     dtype: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Model:
     """The layers of an ONNX model, to tune with `ekc.tune_model`.
@@ -65,10 +68,15 @@ def from_onnx(
     Needs the extra `onnx`. Arguments are those of `read_onnx`. Raises `InvalidInput` as it does, and where no
     layer covers anything of the model.
     """
-    return build_model(read_onnx(source, dtype=dtype, shapes=shapes, name=name))
+    return build_model(read_onnx(source, dtype=dtype, shapes=shapes, values=values, name=name))
 
 
-def _add_inputs(state: ReaderState, file: OnnxFile, shapes: Mapping[str, Sequence[int]] | None) -> None:
+def _add_inputs(
+    state: ReaderState,
+    file: OnnxFile,
+    shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, Any] | None,
+) -> None:
     inputs = [value for value in file.graph.input if value.name not in file.weights]
     for value in inputs:
         what = f"input {value.name!r}"
@@ -76,9 +84,13 @@ def _add_inputs(state: ReaderState, file: OnnxFile, shapes: Mapping[str, Sequenc
             kind = (value.type.WhichOneof("value") or "unknown type").removesuffix("_type")
             raise InvalidInput(f"{file.label}: {what} is a {kind}; only tensors are supported")
         refuse_type(file.label, what, value.type)
-    found = find_input_shapes(file.label, inputs, shapes)
-    state.hints.update(infer_model(file.model, found))
+    given = find_input_values(file.label, inputs, values)
+    found = find_input_shapes(file.label, inputs, shapes, given)
+    state.hints.update(infer_model(file.model, found, given))
     for value in inputs:
+        if value.name in given:
+            state.set_constant(value.name, given[value.name])
+            continue
         state.types[value.name] = value.type
         raw = state.find_file_dtype(value.name)
         parse_value_dtype(f"{file.label}: input {value.name!r}", raw.name)
