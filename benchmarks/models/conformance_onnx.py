@@ -48,10 +48,15 @@ def list_node_cases() -> list[Case]:
         warnings.simplefilter("ignore")
         found = collect_testcases("")  # type: ignore[arg-type]
     return [
-        Case(case.name, "node", case.model, inputs, outputs, case.rtol, case.atol)
+        Case(case.name, "node", case.model, *map(_list_arrays, (inputs, outputs)), case.rtol, case.atol)
         for case in found
         for inputs, outputs in case.data_sets[:1]
     ]
+
+
+def _list_arrays(values: Sequence[Any]) -> list[Any]:
+    """Tensors of the file format as arrays; the others are arrays, sequences or None."""
+    return [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in values]
 
 
 def list_shipped_cases() -> list[Case]:

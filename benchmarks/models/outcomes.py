@@ -16,8 +16,8 @@ from ekc.models.evaluate import evaluate
 from ekc.models.graph import Graph
 
 VERDICTS = ("right", "opaque", "refused", "wrong", "internal error", "crash")
-"""Right: the graph, and its fused form, gives the outputs of the case. Opaque: a node has no kind, and its reason
-says why. Refused: the reader raised `InvalidInput`. The last three are faults."""
+"""Right: the graph, and its fused form, gives the outputs of the case. Opaque: a node has no kind, and its
+reason says why. Refused: the reader raised `InvalidInput`. The last three are faults."""
 FAULTS = VERDICTS[3:]
 Array = np.ndarray[Any, Any]
 
@@ -85,7 +85,7 @@ def find_difference(made: Sequence[Array], expected: Sequence[Array], rtol: floa
     for number, (one, other) in enumerate(zip(made, map(np.asarray, expected), strict=True)):
         if one.shape != other.shape or one.dtype != other.dtype:
             return f"output {number}: {one.dtype} {one.shape}, expected {other.dtype} {other.shape}"
-        if one.dtype.kind in "iub":
+        if "float" not in one.dtype.name:
             same = np.array_equal(one, other)
         else:
             rtol = max(rtol, 2 * float(ml_dtypes.finfo(one.dtype).eps))

@@ -40,6 +40,8 @@ class OnnxFile:
     """All initialisers of the main graph."""
     opsets: Mapping[str, int]
     """Version of the operators of each domain; the standard domain is ""."""
+    written_opset: int
+    """Version of the standard domain before conversion."""
     notes: tuple[str, ...]
 
 
@@ -61,9 +63,19 @@ def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
     _check_model(label, light)
     light = _convert_opset(label, light, notes)
     light = _inline_functions(label, light)
+    # Conversion and inlining make initialisers of their own.
+    new = [tensor for tensor in light.graph.initializer if tensor.name not in weights]
+    weights |= {tensor.name: read_weight(label, tensor, folder) for tensor in new}
     opsets = {_name_domain(entry.domain): entry.version for entry in light.opset_import}
     return OnnxFile(
-        label, name or light.graph.name or "model", light.graph, light, weights, opsets, tuple(notes)
+        label,
+        name or light.graph.name or "model",
+        light.graph,
+        light,
+        weights,
+        opsets,
+        _find_opset(model),
+        tuple(notes),
     )
 
 

@@ -1,4 +1,4 @@
-"""Shapes and values of a model's inputs: those of the file, with symbolic dimensions replaced by given ones."""
+"""Shapes and values of a model's inputs: those of the file, with given ones for symbols."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def find_input_shapes(
 def find_input_values(
     label: str, inputs: Sequence[ValueInfoProto], values: Mapping[str, Any] | None
 ) -> dict[str, Array]:
-    """The elements of inputs that are given whole, in the types of the file. Raises `InvalidInput` for unknown
-    names, and for elements that the type of an input cannot hold."""
+    """The elements of inputs that are given whole, in the types of the file. Raises `InvalidInput` for
+    unknown names, and for elements that the type of an input cannot hold."""
     given = {} if values is None else check_mapping("values", values, EXAMPLE_VALUE)
     _check_names("values", label, given, inputs)
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}

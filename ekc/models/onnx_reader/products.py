@@ -16,8 +16,8 @@ def find_padding(
 ) -> Padding:
     """(before, after) of each spatial dimension, from `pads` or `auto_pad`."""
     spatial, auto = len(kernel), op.get("auto_pad", "NOTSET")
+    pads = [int(p) for p in op.get("pads", [0] * 2 * spatial)]
     if auto == "NOTSET":
-        pads = [int(p) for p in op.get("pads", [0] * 2 * spatial)]
         return tuple(zip(pads[:spatial], pads[spatial:], strict=True))
     if auto == "VALID":
         return ((0, 0),) * spatial

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ekc.argument_checks import check_choice, check_text
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
@@ -34,11 +32,11 @@ def read_onnx(
 ) -> Graph:
     """Read an ONNX model of opset 13 or newer; older ones are converted.
 
-    `dtype`: type that all floating tensors get; without it that of the file, and float32 for float64.
+    `dtype`: type that all floating tensors get; without it that of the file.
     `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`.
-    `values`: elements of inputs that are then constants, such as `{"sampling_rate": 16000}`: numbers, lists or
-    arrays. `name`: of the model; without it that of the file. Raises `InvalidInput` for files that are no ONNX
-    model, for inputs without a size, and for tensors that ekc has no type for.
+    `values`: elements of inputs, which are then constants: numbers, lists or arrays, such as
+    `{"sampling_rate": 16000}`. `name`: of the model; without it that of the file. Raises `InvalidInput` for
+    files that are no ONNX model, for inputs without a size, and for tensors that ekc has no type for.
     """
     if dtype is not None:
         check_choice("dtype", dtype, READ_DTYPES)
@@ -46,7 +44,7 @@ def read_onnx(
         check_text("name", name, 'name="my model"')
     file = open_onnx(source, name)
     wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
-    state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, wanted)
+    state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, file.written_opset, wanted)
     state.builder.notes.extend(file.notes)
     for weight_name, weight in file.weights.items():
         state.add_weight(weight_name, weight)
@@ -94,11 +92,6 @@ def _add_inputs(
         state.types[value.name] = value.type
         raw = state.find_file_dtype(value.name)
         parse_value_dtype(f"{file.label}: input {value.name!r}", raw.name)
-        if raw == np.float64 and state.float_dtype is None:
-            raise InvalidInput(
-                f"{file.label}: input {value.name!r}: tensors of type float64 are not supported; read the"
-                " model with dtype='float32'"
-            )
         state.set_type(value.name, found[value.name], raw)
         state.builder.inputs.append(state.add_activation(value.name))
 
