@@ -14,13 +14,10 @@ from ekc.models.evaluate import Array, evaluate_node
 from ekc.models.graph import Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 
-_FLOAT64 = np.dtype(np.float64)
-
 
 def fold_constants(graph: Graph) -> Graph:
     """The graph with what its constants decide computed."""
     edit = GraphEdit(graph)
-    _cast_float64_constants(edit)
     use_counts = {name: len(users) for name, users in graph.find_users().items()}
     for name in graph.outputs:
         use_counts[name] += 1
@@ -37,17 +34,6 @@ def fold_constants(graph: Graph) -> Graph:
             places[node.output] = len(edit.nodes)
             edit.nodes.append(node)
     return edit.finish()
-
-
-def _cast_float64_constants(edit: GraphEdit) -> None:
-    """Constants of float64 become float32, numbers excepted: these are written into the operators."""
-    found = [v for v in edit.values.values() if v.is_constant and v.dtype == _FLOAT64 and v.size > 1]
-    for value in found:
-        data = None if value.data is None else value.data.astype(np.float32)
-        edit.values[value.name] = replace(value, dtype=np.dtype(np.float32), data=data)
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        edit.notes.append(f"constants of float64 are cast to float32: {found[0].name}{more}")
 
 
 def _fold_node(edit: GraphEdit, node: Node) -> None:

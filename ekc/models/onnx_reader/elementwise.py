@@ -173,10 +173,10 @@ def read_cast(op: Operation) -> None:
     string = import_onnx().TensorProto.STRING
     if string in (op.state.types[n].tensor_type.elem_type for n in (op.input(0), op.output)):
         raise NotExpressible("tensors of text")
-    value, target = op.input(0), op.state.find_dtype(op.output)
+    value, target, saturates = op.input(0), op.state.find_dtype(op.output), op.get("saturate", 1)
     if target.name == "float8_e8m0fnu":
         raise NotExpressible("a cast to float8_e8m0fnu")
-    if target.name.startswith("float8") and op.get("saturate", 1):
+    if target.name.startswith("float8") and saturates:
         largest = float(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
         value = op.call("clamp", value, minimum=-largest, maximum=largest)
     op.finish("cast", [value])
