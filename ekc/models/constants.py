@@ -10,20 +10,28 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.host_memory import UnpackBudget
 from ekc.models.evaluate import Array, evaluate_node
 from ekc.models.graph import Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 
+GROWTH = 4
+"""Folded constants may take this many times the bytes of the constants of a model, and `UNPACKED_BYTES`."""
+
 
 def fold_constants(graph: Graph) -> Graph:
     """The graph with what its constants decide computed."""
-    edit = GraphEdit(graph)
+    edit, budget = GraphEdit(graph), UnpackBudget()
+    budget.bytes_left += GROWTH * sum(
+        value.bytes for value in graph.values.values() if value.data is not None
+    )
     use_counts = {name: len(users) for name, users in graph.find_users().items()}
     for name in graph.outputs:
         use_counts[name] += 1
     places: dict[str, int] = {}
     for node in edit.read_nodes():
-        if node.kind != "opaque" and all(edit.values[name].is_constant for name in node.inputs):
+        is_constant = all(edit.values[name].is_constant for name in node.inputs)
+        if node.kind != "opaque" and is_constant and budget.take(bytes=edit.values[node.output].bytes):
             _fold_node(edit, node)
         elif _changes_nothing(node, edit.values):
             edit.aliases[node.output] = node.inputs[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isclose
+from math import isclose, prod
 from typing import Any
 
 import ml_dtypes
@@ -194,12 +194,14 @@ def read_dropout(op: Operation) -> None:
         raise NotExpressible("dropout in training")
     op.alias(op.input(0))
     if op.is_used(1):
+        op.reserve(prod(op.shape()), 1)
         op.state.set_constant(op.proto.output[1], np.ones(op.shape(), bool))
 
 
 def read_trilu(op: Operation) -> None:
     """Trilu: a constant mask."""
     k = int(op.require_constant(1, "the diagonal").reshape(())) if op.has(1) else 0
+    op.reserve(prod(op.shape()[-2:]), 4)
     keep = np.tril(np.ones(op.shape()[-2:], bool), k - 1 if op.get("upper", 1) else k)
     mask = op.add_constant(~keep if op.get("upper", 1) else keep)
     op.finish("elementwise", [mask, op.input(0), op.add_scalar(0, op.dtype())], function="where")

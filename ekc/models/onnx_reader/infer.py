@@ -159,8 +159,12 @@ def fold_constant(op: Operation, limit: int) -> bool:
     if any(name is not None and not state.is_constant(name) for name in op.inputs):
         return False
     outputs = [name for name in op.proto.output if name]
-    sizes = [count_elements(state.types[n]) for n in outputs if has_fixed_shape(state.types.get(n))]
+    known = [name for name in outputs if has_fixed_shape(state.types.get(name))]
+    sizes = [count_elements(state.types[name]) for name in known]
     if sum(sizes) > limit or (len(sizes) < len(outputs) and any(_is_large(op, n, limit) for n in op.inputs)):
+        return False
+    need = sum(n * state.find_file_dtype(name).itemsize for n, name in zip(sizes, known, strict=True))
+    if not state.budget.take(bytes=need):
         return False
     results = _evaluate(op, outputs)
     if results is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.host_memory import format_bytes
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.state import FLOATS, Array, ReaderState, shorten_decimal
 from ekc.models.opaque import ReadArguments
@@ -124,6 +125,11 @@ class Operation:
     def is_used(self, index: int) -> bool:
         """Whether the node has an output of this number."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    def reserve(self, count: int, itemsize: int = 8) -> None:
+        """Take the bytes of an array that a handler makes from the budget of the model."""
+        if not self.state.budget.take(bytes=count * itemsize):
+            raise NotExpressible(f"a constant of {format_bytes(count * itemsize)}: too large to be computed")
 
     def add_scalar(self, value: float, dtype: np.dtype[Any]) -> str:
         """A constant of one element, without dimensions."""

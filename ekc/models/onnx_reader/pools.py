@@ -61,11 +61,10 @@ def read_reduce(op: Operation) -> None:
     combine = REDUCTIONS[op.proto.op_type]
     if combine == "mean" and not op.is_float():
         raise NotExpressible("the mean of integers")
-    axes = _find_axes(op)
+    axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
     value = op.input(0)
     value = op.call(before, value) if before else value
     if axes:
-        keepdims = bool(op.get("keepdims", 1))
         value = op.add("reduce", [value], op.output_shape(), combine=combine, axes=axes, keepdims=keepdims)
     op.alias(op.call(after, value) if after else value)
 
@@ -120,6 +119,7 @@ def _find_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarra
     """The row that each row of the result has its elements from, along an axis."""
     size, out = op.shape()[axis], op.output_shape()[axis]
     scale = _find_scale(op, axis, size, out)
+    op.reserve(4 * out)
     i = np.arange(out)
     if out == size and scale == 1:
         return i

@@ -44,7 +44,9 @@ def read_onnx(
         check_text("name", name, 'name="my model"')
     file = open_onnx(source, name)
     wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
-    state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, file.written_opset, wanted)
+    state = ReaderState(
+        file.label, GraphBuilder(file.name), file.opsets, file.written_opset, file.budget, wanted
+    )
     state.builder.notes.extend(file.notes)
     for weight_name, weight in file.weights.items():
         state.add_weight(weight_name, weight)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_NODES
 from ekc.models.onnx_reader import contrib, elementwise, norms, pools, products, quantized, views
 from ekc.models.onnx_reader.definitions import define_by_nodes
 from ekc.models.onnx_reader.import_onnx import import_onnx
@@ -174,6 +175,11 @@ def _read_known_node(op: Operation, opsets: Mapping[str, int]) -> None:
         _add_opaque(op, reason)
         return
     inner, versions = definition
+    if not op.state.budget.take(nodes=len(inner)):
+        raise InvalidInput(
+            f"{op.state.file}: {op.label}: operators that are defined by others are more than"
+            f" {UNPACKED_NODES} nodes"
+        )
     read_nodes(op.state, inner, {**opsets, **versions})
 
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.weights import Weight
@@ -32,6 +33,7 @@ class ReaderState:
     opsets: Mapping[str, int]
     written_opset: int
     """Version of the standard domain in the file, before conversion."""
+    budget: UnpackBudget
     float_dtype: np.dtype[Any] | None = None
     """Type that all floating tensors get; None: that of the file."""
     types: dict[str, TypeProto] = field(default_factory=dict)
@@ -126,6 +128,8 @@ class ReaderState:
         if np.isfinite(number) and raw.dtype in (np.float32, np.float64) and name not in self.clipped_names:
             number = np.asarray(shorten_decimal(raw[()]))
         found = f"{number}:float64"
+        while found in self.types:
+            found += "'"  # A tensor of the file has this name.
         if found not in self.builder.values:
             self.builder.add_constant(found, number)
         return found

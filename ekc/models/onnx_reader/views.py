@@ -61,6 +61,7 @@ def read_slice(op: Operation) -> None:
         if step > 0:
             value = add_slice(op, value, axis, rows.start, max(rows.stop, rows.start), step)
         else:
+            op.reserve(len(rows))
             value = add_gather(op, value, axis, np.array(rows))
     op.alias(value)
 
@@ -115,6 +116,7 @@ def read_gather_elements(op: Operation) -> None:
     below = op.call("less", indices, op.add_constant(np.array(0)), dtype=np.dtype(bool))
     wrapped = op.call("add", indices, op.add_constant(np.array(shape[axis])))
     rows = op.call("where", below, wrapped, indices, dtype=np.dtype(np.int64))
+    op.reserve(prod(op.output_shape()) * (len(shape) + 2))
     places = np.indices(op.output_shape())
     others = sum(places[a] * strides[a] for a in range(len(shape)) if a != axis) + 0 * places[axis]
     rows = op.call("mul", rows, op.add_constant(np.array(strides[axis])))
