@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_BYTES, UnpackBudget
 from ekc.models.attention import lower_attention, split_turned_operands
 from ekc.models.constants import fold_constants
 from ekc.models.coverage import compute_coverage, merge_uncovered
@@ -19,13 +20,18 @@ from ekc.models.model import FusedGraph, LayerCall, LayerInput, LayerUse, Model,
 from ekc.models.patterns import recognise_patterns
 from ekc.models.score_patterns import simplify_scores
 
+GROWTH = 16
+"""Constants may be folded into this many times the bytes that the file of a model holds: int8 to float32 in a
+few steps."""
+
 
 def build_model(graph: Graph) -> Model:
     """The model to tune: constants folded, patterns recognised, elementwise nodes fused into layers, equal
     layers once. Raises `InvalidInput` where no layer covers anything."""
-    graph = recognise_patterns(fold_constants(graph))
-    graph = simplify_scores(fold_constants(lower_attention(graph)))
-    graph = fold_constants(split_turned_operands(graph))
+    budget = UnpackBudget(UNPACKED_BYTES + GROWTH * graph.file_bytes)
+    graph = recognise_patterns(fold_constants(graph, budget))
+    graph = simplify_scores(fold_constants(lower_attention(graph), budget))
+    graph = fold_constants(split_turned_operands(graph), budget)
     fused, uncovered = fuse_graph(graph)
     calls = [step for step in fused.steps if isinstance(step, LayerCall)]
     if not calls:

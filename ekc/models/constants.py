@@ -12,26 +12,20 @@ import numpy as np
 
 from ekc.host_memory import UnpackBudget
 from ekc.models.evaluate import Array, evaluate_node
-from ekc.models.graph import Graph, Node, Value
+from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 
-GROWTH = 4
-"""Folded constants may take this many times the bytes of the constants of a model, and `UNPACKED_BYTES`."""
 
-
-def fold_constants(graph: Graph) -> Graph:
-    """The graph with what its constants decide computed."""
-    edit, budget = GraphEdit(graph), UnpackBudget()
-    budget.bytes_left += GROWTH * sum(
-        value.bytes for value in graph.values.values() if value.data is not None
-    )
+def fold_constants(graph: Graph, budget: UnpackBudget | None = None) -> Graph:
+    """The graph with what its constants decide computed, as far as `budget` allows; `UnpackBudget()` without
+    one. A node whose result is too large stays."""
+    edit, budget = GraphEdit(graph), budget or UnpackBudget()
     use_counts = {name: len(users) for name, users in graph.find_users().items()}
     for name in graph.outputs:
         use_counts[name] += 1
     places: dict[str, int] = {}
     for node in edit.read_nodes():
-        is_constant = all(edit.values[name].is_constant for name in node.inputs)
-        if node.kind != "opaque" and is_constant and budget.take(bytes=edit.values[node.output].bytes):
+        if _can_fold(node, edit.values) and budget.take(bytes=_count_new_bytes(node, edit.values)):
             _fold_node(edit, node)
         elif _changes_nothing(node, edit.values):
             edit.aliases[node.output] = node.inputs[0]
@@ -42,6 +36,16 @@ def fold_constants(graph: Graph) -> Graph:
             places[node.output] = len(edit.nodes)
             edit.nodes.append(node)
     return edit.finish()
+
+
+def _can_fold(node: Node, values: dict[str, Value]) -> bool:
+    return node.kind != "opaque" and all(values[name].is_constant for name in node.inputs)
+
+
+def _count_new_bytes(node: Node, values: dict[str, Value]) -> int:
+    """Bytes that the result of a node of constants takes; a view and a result without elements take none."""
+    has_elements = all(values[name].data is not None for name in node.inputs)
+    return values[node.output].bytes if has_elements and node.kind not in VIEW_KINDS else 0
 
 
 def _fold_node(edit: GraphEdit, node: Node) -> None:

@@ -136,6 +136,8 @@ class Graph:
     outputs: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """Changes that the reader made, a sentence each: constants cast from float64, for example."""
+    file_bytes: int = 0
+    """Bytes of the constants that the model came with."""
 
     @property
     def internal_errors(self) -> tuple[Node, ...]:
@@ -211,5 +213,11 @@ class GraphBuilder:
     def build(self, outputs: Sequence[str]) -> Graph:
         """The graph of all that was added."""
         return Graph(
-            self.name, self.values, tuple(self.nodes), tuple(self.inputs), tuple(outputs), tuple(self.notes)
+            self.name,
+            self.values,
+            tuple(self.nodes),
+            tuple(self.inputs),
+            tuple(outputs),
+            tuple(self.notes),
+            sum(value.bytes for value in self.values.values() if value.data is not None),
         )

@@ -259,5 +259,6 @@ def _take_calls(label: str, model: ModelProto, budget: UnpackBudget) -> None:
     total = count(model.graph.node)
     if not budget.take(nodes=total):
         raise InvalidInput(
-            f"{label}: its functions are {total} nodes when they are inlined; ekc reads at most {UNPACKED_NODES}"
+            f"{label}: its functions are {total} nodes when they are inlined; ekc reads at most"
+            f" {UNPACKED_NODES}"
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.operation import Operation
@@ -58,7 +59,8 @@ def infer_model(
     copy.graph.input.extend(kept)
     # Where this fails, the reader infers node by node, and names the node.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
-        copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=True)
+        # Without data_prop, which would keep a message for each element of a constant.
+        copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=False)
     hints = {}
     for value in (*copy.graph.value_info, *copy.graph.output):
         if value.HasField("type") and value.type.WhichOneof("value") is not None:
@@ -142,12 +144,13 @@ def settle_shapes(op: Operation) -> None:
         if op.proto.domain not in ("", "ai.onnx") and first is not None:
             state.types[output] = state.types[first]
             state.builder.notes.append(
-                f"{op.label}: the file does not say the shape of {output!r}; that of {first!r} is taken"
+                f"{op.label}: the file does not say the shape of {format_value(output)}; that of"
+                f" {format_value(first)} is taken"
             )
             continue
         raise InvalidInput(
-            f"{state.file}: {op.label}: the shape of {output!r} depends on data or is not in the file; ekc"
-            " needs fixed shapes: state it as value_info, or take the operator out of the model"
+            f"{state.file}: {op.label}: the shape of {format_value(output)} depends on data or is not in the"
+            " file; ekc needs fixed shapes: state it as value_info, or take the operator out of the model"
         )
 
 

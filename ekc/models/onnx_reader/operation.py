@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.argument_checks import format_value
 from ekc.host_memory import format_bytes
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.state import FLOATS, Array, ReaderState, shorten_decimal
@@ -47,7 +48,7 @@ class Operation:
     @property
     def label(self) -> str:
         """The node in messages."""
-        return f"node {self.name!r} ({self.target})"
+        return f"node {format_value(self.name)} ({self.target})"
 
     @cached_property
     def inputs(self) -> tuple[str | None, ...]:

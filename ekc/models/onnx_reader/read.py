@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ekc.argument_checks import check_choice, check_text
+from ekc.argument_checks import check_choice, check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, parse_value_dtype
@@ -42,7 +42,20 @@ def read_onnx(
         check_choice("dtype", dtype, READ_DTYPES)
     if name is not None:
         check_text("name", name, 'name="my model"')
-    file = open_onnx(source, name)
+    try:
+        return _read_file(open_onnx(source, name), dtype, shapes, values)
+    except MemoryError as problem:
+        raise InvalidInput(
+            f"{format_value(source)}: reading this model takes more memory than there is"
+        ) from problem
+
+
+def _read_file(
+    file: OnnxFile,
+    dtype: str | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, Any] | None,
+) -> Graph:
     wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
     state = ReaderState(
         file.label, GraphBuilder(file.name), file.opsets, file.written_opset, file.budget, wanted
@@ -52,7 +65,8 @@ def read_onnx(
         state.add_weight(weight_name, weight)
     _add_inputs(state, file, shapes, values)
     read_nodes(state, file.graph.node, file.opsets)
-    return join_group_norms(_build_graph(state, [value.name for value in file.graph.output]))
+    stored = [weight.data.nbytes for weight in file.weights.values() if weight.data is not None]
+    return join_group_norms(_build_graph(state, [value.name for value in file.graph.output], sum(stored)))
 
 
 def from_onnx(
@@ -98,7 +112,7 @@ def _add_inputs(
         state.builder.inputs.append(state.add_activation(value.name))
 
 
-def _build_graph(state: ReaderState, outputs: Sequence[str]) -> Graph:
+def _build_graph(state: ReaderState, outputs: Sequence[str], file_bytes: int) -> Graph:
     """The graph of the nodes that outputs need; outputs keep their names."""
     builder = state.builder
     made = {node.output for node in builder.nodes}
@@ -120,7 +134,8 @@ def _build_graph(state: ReaderState, outputs: Sequence[str]) -> Graph:
     notes = [*builder.notes, *state.list_notes()]
     if left:
         notes.append(f"{left} nodes are left out, as no output needs them")
-    return Graph(builder.name, values, tuple(nodes), tuple(builder.inputs), tuple(outputs), tuple(notes))
+    ends = (tuple(builder.inputs), tuple(outputs))
+    return Graph(builder.name, values, tuple(nodes), *ends, tuple(notes), file_bytes)
 
 
 def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:

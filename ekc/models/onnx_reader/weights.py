@@ -35,6 +35,9 @@ def read_weight(file: str, tensor: TensorProto, folder: Path | None) -> Weight:
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise InvalidInput(f"{file}: initialiser {tensor.name!r} has the shape {shape}; sizes are 0 or more")
+    if tensor.data_type not in onnx.TensorProto.DataType.values():
+        text = f"no type of element has the number {tensor.data_type}"
+        raise InvalidInput(f"{file}: initialiser {tensor.name!r} cannot be read: {text}")
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
