@@ -1,4 +1,4 @@
-"""What the reader of ONNX does not read makes a node opaque; inputs given as values; old operators."""
+"""Attributes that the ONNX reader does not read make a node opaque; inputs given as values; old operators."""
 
 from __future__ import annotations
 

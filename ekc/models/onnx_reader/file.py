@@ -47,7 +47,7 @@ class OnnxFile:
     """Version of the standard domain before conversion."""
     notes: tuple[str, ...]
     budget: UnpackBudget
-    """Of all that is unpacked, folded and inlined of the model."""
+    """Limit of all that is unpacked, folded and inlined."""
 
 
 def open_onnx(source: Any, name: str | None = None) -> OnnxFile:

@@ -47,7 +47,7 @@ IGNORED: Mapping[str, Mapping[str | int, str]] = {
     "Size": {0: "its shape is all that is read"},
     "Cast": {"to": _INFERRED, "round_mode": "of casts to float8_e8m0fnu, which are opaque"},
     "CastLike": {1: _INFERRED, "round_mode": "of casts to float8_e8m0fnu, which are opaque"},
-    "Dropout": {"seed": "nothing is drawn in inference", 1: "the share is of training"},
+    "Dropout": {"seed": "inference draws no random numbers", 1: "the share is of training"},
     "BatchNormalization": {"momentum": "running statistics change in training alone"},
     "Conv": {"kernel_shape": "that of the weight"},
     "ConvTranspose": {"kernel_shape": "that of the weight"},
