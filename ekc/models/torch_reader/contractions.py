@@ -67,7 +67,9 @@ def read_convolution(call: OperatorCall) -> ValueName:
         "dilation": dilation,
         "groups": int(call["groups"]),
     }
-    if transposed:
+    if not transposed:
+        call.skip("output_padding")
+    else:
         attributes["output_padding"] = spread(call["output_padding"], rank)
     inputs = [v for v in (x, weight, call.get("bias")) if v is not None]
     made = call.emit("conv_transpose" if transposed else "conv", inputs, result, **attributes)
@@ -99,11 +101,9 @@ def read_linear(call: OperatorCall) -> ValueName:
 
 def read_matmul(call: OperatorCall) -> ValueName:
     """`matmul`, `mm`, `bmm`, `mv` and `dot`."""
-    if "out_dtype" in call.arguments:
-        raise NotCoveredError("a product whose result has another type than its factors")
     check_types(call)
     a = call["self"]
-    b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
+    b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call)
     return multiply(call, a, b)
 
 
@@ -115,15 +115,14 @@ def read_outer(call: OperatorCall) -> ValueName:
 
 def read_matmul_and_add(call: OperatorCall) -> ValueName:
     """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
-    if "out_dtype" in call.arguments:
-        raise NotCoveredError("a product whose result has another type than its factors")
     check_types(call)
     names = (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec"))
-    a, b = next((call[x], call[y]) for x, y in names if x in call.arguments)
+    a, b = next((call[x], call[y]) for x, y in names if x in call)
     made = multiply(call, a, b)
     if call["alpha"] != 1:
         made = call.apply("mul", made, call["alpha"])
     if call["beta"] == 0:
+        call.skip("self")
         return made
     added = call["self"] if call["beta"] == 1 else call.apply("mul", call["self"], call["beta"])
     return call.apply("add", made, added)
@@ -131,6 +130,7 @@ def read_matmul_and_add(call: OperatorCall) -> ValueName:
 
 def read_einsum(call: OperatorCall) -> ValueName:
     """`einsum` by sums, permutes and matrix products, the tensors from left to right."""
+    call.skip("path")
     inputs, output = split_equation(call)
     tensors = [call.cast(v, call.result_dtype) for v in call["tensors"]]
     made, labels = tensors[0], inputs[0]

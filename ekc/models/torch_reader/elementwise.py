@@ -12,6 +12,7 @@ from ekc.models.torch_reader.reading import (
     NotCoveredError,
     Operand,
     OperatorCall,
+    Outputs,
     ValueName,
     is_floating,
 )
@@ -70,7 +71,7 @@ def read_logical(function: str) -> Handler:
     """Reader of logical operators; tensors that are not bool are compared with 0."""
 
     def read(call: OperatorCall) -> ValueName:
-        names = [name for name in ("self", "other") if name in call.arguments]
+        names = [name for name in ("self", "other") if name in call]
         if "logical" not in call.target and call.result_dtype != np.dtype(bool):
             raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
         values = []
@@ -181,7 +182,7 @@ def read_power(call: OperatorCall) -> ValueName:
 
 def read_where(call: OperatorCall) -> ValueName:
     """`where` of a condition."""
-    if "other" not in call.arguments:
+    if "other" not in call:
         raise NotCoveredError("where with only a condition: its shape depends on data")
     return choose(call, call["condition"], call["self"], call["other"])
 
@@ -239,7 +240,8 @@ def read_logarithm(factor: float, shift: float) -> Handler:
 
 def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
-    value = next(call[name] for name in ("self", "input") if name in call.arguments)
+    call.skip("dtype", "other")
+    value = next(call[name] for name in ("self", "input") if name in call)
     return call.cast(value, call.result_dtype)
 
 
@@ -247,10 +249,20 @@ def read_fill(default: float) -> Handler:
     """Reader of operators that give a tensor of one number: the argument, or `default`."""
 
     def read(call: OperatorCall) -> ValueName:
+        call.skip("self", "size", "dtype")
         number = call.convert(call.get("value", call.get("fill_value", default)), call.result_dtype)
         return call.expand(call.cast(number, call.result_dtype), call.result_shape)
 
     return read
+
+
+def read_dropout(call: OperatorCall) -> Outputs:
+    """`dropout` in inference: its input."""
+    if call.get("train", False) and call["p"] != 0:
+        raise NotCoveredError(f"dropout in training (p={call['p']:g}): random numbers")
+    call.skip("p")
+    value: ValueName = call["input"]
+    return (value, None) if isinstance(call.result, tuple | list) else value
 
 
 def read_threshold(call: OperatorCall) -> ValueName:
@@ -264,6 +276,7 @@ UNARY = (
     "relu silu sigmoid tanh erf exp log sqrt rsqrt neg hardswish hardsigmoid reciprocal square abs sin cos"
     " floor ceil round sign"
 )
+DROPOUT = ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 HANDLERS: Mapping[str, Handler] = {
     **{name: read_unary(name) for name in UNARY.split()},
     **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum", "remainder")},
@@ -307,6 +320,7 @@ HANDLERS: Mapping[str, Handler] = {
     "log10": read_logarithm(float(1 / np.log(10.0)), 0.0),
     "log1p": read_logarithm(1.0, 1.0),
     "threshold": read_threshold,
+    **dict.fromkeys(DROPOUT, read_dropout),
     **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
     **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),
 }

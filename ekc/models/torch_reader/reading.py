@@ -101,15 +101,28 @@ class OperatorCall:
     """Tensor without elements, or several, that the call gives: shapes and types."""
     torch_dtypes: Mapping[str, Any]
     """Type in PyTorch of each tensor among the arguments."""
+    unread: dict[str, Any] = field(default_factory=dict)
+    """Arguments that differ from the schema's defaults and were not read yet. A handler that leaves one has
+    not understood the call: its nodes are taken back, and the call is opaque."""
     values_made: int = 0
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.arguments
+
     def __getitem__(self, name: str) -> Any:
+        self.unread.pop(name, None)
         return self.arguments[name]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An argument, or `default` where the operator has none of this name or it is None."""
+        self.unread.pop(name, None)
         found = self.arguments.get(name)
         return default if found is None else found
+
+    def skip(self, *names: str) -> None:
+        """Count arguments as read which change no element beyond what the result's shape and type say."""
+        for name in names:
+            self.unread.pop(name, None)
 
     @property
     def first_result(self) -> Any:

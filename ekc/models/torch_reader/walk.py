@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
 from ekc.models.torch_reader.elements import store_dtype
@@ -24,10 +25,10 @@ HANDLERS: Mapping[str, Handler] = {
     **reductions.HANDLERS,
     **shapes.HANDLERS,
 }
-IDENTITIES = frozenset(
-    ("alias", "detach", "dropout", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj")
+MEMORY_ARGUMENTS = frozenset(
+    ("memory_format", "layout", "device", "pin_memory", "non_blocking", "copy", "implicit")
 )
-"""Operators that give their first tensor, in inference."""
+"""Arguments of many operators that say where elements are stored, and change none."""
 KEPT_WHOLE: Mapping[str, str] = {
     **dict.fromkeys(
         ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
@@ -130,12 +131,9 @@ class Walk:
         if fact is None and (packet.startswith("_assert") or "sym_constrain" in packet or not node.users):
             return None
         args, kwargs = self.translate(node.args), self.translate(node.kwargs)
-        if packet in IDENTITIES:
-            whole = ValueName(args[0])
-            return self.complete(node, (whole, None)) if isinstance(fact, tuple | list) else whole
         self.check_result(node, fact)
         known = self.evaluate(node, args, kwargs)
-        if known is not None and packet not in shapes.VIEWS:
+        if known is not None and packet not in shapes.KEEP_ELEMENTS:
             return self.add_known(node, known)
         made = self.complete(node, self.read_operator(node, args, kwargs))
         if known is not None and isinstance(made, ValueName):
@@ -184,10 +182,13 @@ class Walk:
             bound or {},
             fact,
             {self.results[n]: self.facts[n].dtype for n in node.all_input_nodes if is_tensor(self.facts[n])},
+            list_given(node.target._schema, bound or {}),
         )
         before = len(self.reading.builder.nodes)
         try:
-            return handler(call)
+            made = handler(call)
+            check_read(call)
+            return made
         except NotCoveredError as reason:
             self.forget(before)
             return self.add_opaque(node, str(reason))
@@ -282,6 +283,29 @@ class Walk:
                 for i, part in enumerate(known)
             )
         return known
+
+
+def list_given(schema: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a handler must read: those that differ from the schema's defaults."""
+    defaults = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    return {
+        name: value
+        for name, value in bound.items()
+        if name not in MEMORY_ARGUMENTS and not (name in defaults and is_equal(value, defaults[name]))
+    }
+
+
+def is_equal(value: Any, default: Any) -> bool:
+    """Whether an argument is the schema's default; a list of one number is that number."""
+    pair = [list(x) if isinstance(x, list | tuple) else [x] for x in (value, default)]
+    return pair[0] == pair[1]
+
+
+def check_read(call: OperatorCall) -> None:
+    """Raise `NotCoveredError` where the handler left an argument unread."""
+    if call.unread:
+        given = ", ".join(f"{name}={format_value(value)}" for name, value in call.unread.items())
+        raise NotCoveredError(f"{given}: an argument that ekc does not read")
 
 
 def is_tensor(value: Any) -> bool:
