@@ -52,6 +52,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.models.opaque import INTERNAL_ERROR
 
 READ_DTYPES = ("float16", "bfloat16", "float32")
 """Types that the floating tensors of a model can be read as."""
@@ -136,6 +137,11 @@ class Graph:
     outputs: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """Changes that the reader made, a sentence each: constants cast from float64, for example."""
+
+    @property
+    def internal_errors(self) -> tuple[Node, ...]:
+        """Opaque nodes at which the reader failed."""
+        return tuple(n for n in self.nodes if str(n.attributes.get("reason")).startswith(INTERNAL_ERROR))
 
     def find_producers(self) -> dict[str, Node]:
         """Output -> its node."""
