@@ -74,7 +74,8 @@ def _make_softmax(shape: Sequence[int], axis: int, dtype: str, zeros: bool, out:
         return op
     *passes, last = op.computes
     (top,) = (load for load in ex.find_loads(last.body) if load.tensor == "top")
-    return replace(op, computes=(*passes, replace(last, body=ex.where(ex.less(top, _LOWEST), 0.0, last.body))))
+    body = ex.where(ex.less(top, _LOWEST), 0.0, last.body)
+    return replace(op, computes=(*passes, replace(last, body=body)))
 
 
 def _plan_norm(node: Node, index: GraphIndex) -> LayerPlan:

@@ -22,8 +22,8 @@ def check_types(call: OperatorCall) -> None:
     """Refuse factors of several types: `torch.export` takes some that PyTorch refuses."""
     given = {
         name: call.torch_dtypes[x]
-        for name, x in call.arguments.items()
-        if name in _FACTORS and isinstance(x, ValueName) and x in call.torch_dtypes
+        for name in _FACTORS
+        if name in call and isinstance(x := call[name], ValueName) and x in call.torch_dtypes
     }
     if len(set(given.values())) > 1:
         listed = ", ".join(f"{name} is {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())

@@ -242,6 +242,11 @@ def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
     call.skip("dtype", "other")
     value = next(call[name] for name in ("self", "input") if name in call)
+    is_double, was_double = (
+        str(dtype) == "torch.float64" for dtype in (call.first_result.dtype, call.torch_dtypes.get(value))
+    )
+    if is_double and not was_double and call.reading.dtype is not None and not call.reading.has_float64:
+        raise NotCoveredError(f"a cast to float64 in a program that is read as {call.reading.dtype}")
     return call.cast(value, call.result_dtype)
 
 

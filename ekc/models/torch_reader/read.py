@@ -72,17 +72,13 @@ def build_graph(reading: Reading, outputs: Sequence[str], notes: Sequence[str]) 
             needed.update(node.inputs)
             nodes.append(node)
     final = GraphBuilder(builder.name, inputs=builder.inputs, nodes=nodes[::-1], notes=list(notes))
-    double = 0
     for name, value in builder.values.items():
         if name not in needed and name not in builder.inputs:
             continue
         data = value.data
         if value.is_constant and data is None and name in reading.tensors:
             data = take_elements(reading, name)
-            double += str(reading.tensors[name].dtype) == "torch.float64"
         final.add_value(name, value.shape, value.dtype, is_constant=value.is_constant, data=data)
-    if double:
-        final.notes.append(f"constants cast from float64 to float32: {double}")
     if reading.clamped:
         final.notes.append(f"constants limited to the range of {reading.dtype}: {reading.clamped}")
     return final.build(outputs)
@@ -97,7 +93,7 @@ def read_program(
     for _ in range(MAX_ROUNDS):
         functional = exported if tried is None else make_functional(exported, tried)
         facts = find_facts(functional, shapes)
-        reading = Reading(GraphBuilder(name), wanted)
+        reading = Reading(GraphBuilder(name), wanted, "float64" in list_floating_types(functional))
         walk = Walk(functional, facts, reading)
         outputs = walk.run()
         if not walk.undecided:
@@ -123,17 +119,21 @@ def parse_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
+def list_floating_types(exported: Any) -> set[str]:
+    """Names of the floating types of a program's inputs, weights and constants."""
+    values = [n.meta.get("val") for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
+    return {
+        str(value.dtype).removeprefix("torch.")
+        for value in values
+        if hasattr(value, "dtype") and value.dtype.is_floating_point
+    }
+
+
 def list_notes(exported: Any, dtype: np.dtype[Any] | None) -> list[str]:
     """Changes that the reader made, a sentence each."""
     notes = []
     if dtype is not None:
-        given = {
-            str(node.meta["val"].dtype).removeprefix("torch.")
-            for node in exported.graph_module.graph.nodes
-            if node.op == "placeholder"
-            and hasattr(node.meta.get("val"), "dtype")
-            and node.meta["val"].dtype.is_floating_point
-        }
+        given = list_floating_types(exported)
         if given - {str(dtype)}:
             notes.append(f"floating tensors read as {dtype}; the program has {', '.join(sorted(given))}")
     signature = exported.graph_signature

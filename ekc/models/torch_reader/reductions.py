@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from ekc.models.torch_reader.contractions import spread
-from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    OperatorCall,
+    Outputs,
+    ValueName,
+    as_tensor,
+)
 
 
 def read_softmax(call: OperatorCall) -> ValueName:
@@ -18,11 +25,6 @@ def read_softmax(call: OperatorCall) -> ValueName:
     own = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
     made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
     return call.reshape(made, call.result_shape)
-
-
-def as_tensor(call: OperatorCall, value: ValueName) -> ValueName:
-    """The value; one without dimensions gets one of extent 1."""
-    return call.reshape(value, call.shape(value) or (1,))
 
 
 def read_log_softmax(call: OperatorCall) -> ValueName:

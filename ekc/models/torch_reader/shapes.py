@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    OperatorCall,
+    Outputs,
+    ValueName,
+    as_tensor,
+)
 
 
 def read_reshape(call: OperatorCall) -> ValueName:
@@ -216,9 +223,11 @@ def read_embedding(call: OperatorCall) -> ValueName:
 
 
 def read_index_select(call: OperatorCall) -> ValueName:
-    """`index_select`."""
-    x = call["self"]
-    return call.emit("gather", (x, call["index"]), call.result_shape, axis=call.axis(call["dim"], x))
+    """`index_select`, of a scalar too: that has one element."""
+    x, index = as_tensor(call, call["self"]), as_tensor(call, call["index"])
+    axis = call.axis(call["dim"], x)
+    shape = (*call.shape(x)[:axis], *call.shape(index), *call.shape(x)[axis + 1 :])
+    return call.reshape(call.emit("gather", (x, index), shape, axis=axis), call.result_shape)
 
 
 def read_index(call: OperatorCall) -> ValueName:
@@ -320,7 +329,7 @@ VIEWS = frozenset(
 )
 """Operators that name the same elements differently."""
 IDENTITIES = frozenset(
-    "alias detach lift lift_fresh lift_fresh_copy positive resolve_conj resolve_neg".split()
+    ("alias", "detach", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg")
 )
 KEEP_ELEMENTS = VIEWS | IDENTITIES
 HANDLERS: Mapping[str, Handler] = {
