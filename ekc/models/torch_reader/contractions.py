@@ -216,6 +216,7 @@ def read_attention(call: OperatorCall) -> ValueName:
         q, k, v = (call.reshape(x, (*call.shape(x)[:-2], 1, *call.shape(x)[-2:])) for x in (q, k, v))
         if mask and len(call.shape(mask)) > 2:
             mask = call.reshape(mask, (*call.shape(mask)[:-2], 1, *call.shape(mask)[-2:]))
+    q, k, v = broadcast_heads(call, q, k, v)
     shared = find_shared_heads(call, k), find_shared_heads(call, v)
     if shared[0] and shared[1] and call.shape(shared[0])[-3] == call.shape(shared[1])[-3]:
         k, v = shared
@@ -223,6 +224,24 @@ def read_attention(call: OperatorCall) -> ValueName:
     shape = (*call.shape(q)[:-1], call.shape(v)[-1])
     made = call.emit("attention", inputs, shape, scale=float(scale), is_causal=is_causal)
     return call.reshape(made, call.result_shape)
+
+
+def broadcast_heads(
+    call: OperatorCall, q: ValueName, k: ValueName, v: ValueName
+) -> tuple[ValueName, ValueName, ValueName]:
+    """Query, key and value [..., heads, length, size] with equal dimensions before the heads. Key and value
+    have as many heads as each other, and each of them serves as many query heads as the next."""
+    outer = np.broadcast_shapes(*(call.shape(x)[:-3] for x in (q, k, v)))
+    own, shared, other = (call.shape(x)[-3] for x in (q, k, v))
+    if call.get("enable_gqa", False):
+        if shared != other:
+            raise NotCoveredError(f"attention with {shared} key heads and {other} value heads")
+    else:
+        own = max(own, shared, other)
+        shared = other = 1 if shared == other == 1 else own
+    heads = zip((q, k, v), (own, shared, other), strict=True)
+    q, k, v = (call.expand(x, (*outer, count, *call.shape(x)[-2:])) for x, count in heads)
+    return q, k, v
 
 
 def simplify_mask(

@@ -93,7 +93,7 @@ def read_program(
     for _ in range(MAX_ROUNDS):
         functional = exported if tried is None else make_functional(exported, tried)
         facts = find_facts(functional, shapes)
-        reading = Reading(GraphBuilder(name), wanted, "float64" in list_floating_types(functional))
+        reading = Reading(GraphBuilder(name), wanted)
         walk = Walk(functional, facts, reading)
         outputs = walk.run()
         if not walk.undecided:
@@ -119,21 +119,17 @@ def parse_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
-def list_floating_types(exported: Any) -> set[str]:
-    """Names of the floating types of a program's inputs, weights and constants."""
-    values = [n.meta.get("val") for n in exported.graph_module.graph.nodes if n.op == "placeholder"]
-    return {
-        str(value.dtype).removeprefix("torch.")
-        for value in values
-        if hasattr(value, "dtype") and value.dtype.is_floating_point
-    }
-
-
 def list_notes(exported: Any, dtype: np.dtype[Any] | None) -> list[str]:
     """Changes that the reader made, a sentence each."""
     notes = []
     if dtype is not None:
-        given = list_floating_types(exported)
+        given = {
+            str(node.meta["val"].dtype).removeprefix("torch.")
+            for node in exported.graph_module.graph.nodes
+            if node.op == "placeholder"
+            and hasattr(node.meta.get("val"), "dtype")
+            and node.meta["val"].dtype.is_floating_point
+        }
         if given - {str(dtype)}:
             notes.append(f"floating tensors read as {dtype}; the program has {', '.join(sorted(given))}")
     signature = exported.graph_signature

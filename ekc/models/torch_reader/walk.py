@@ -86,6 +86,13 @@ class Walk:
         sources = signature.inputs_to_parameters | signature.inputs_to_buffers
         sources |= signature.inputs_to_lifted_tensor_constants
         source = sources.get(node.name)
+        if value.dtype == self.torch.float64 and source not in signature.lifted_tensor_constants:
+            self.reading.has_float64 = True
+            if self.reading.dtype is None:
+                raise InvalidInput(
+                    f"{source or node.name}: tensors of type float64 are not supported; give dtype='float32'"
+                    " (--dtype float32)"
+                )
         if source is None:
             dtype = self.reading.find_dtype(node.name, value)
             self.results[node] = ValueName(builder.add_value(node.name, value.shape, dtype))
