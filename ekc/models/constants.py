@@ -10,23 +10,28 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.host_memory import UnpackBudget
 from ekc.models.evaluate import Array, evaluate_node
 from ekc.models.graph import Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 
-_FLOAT64 = np.dtype(np.float64)
+GROWTH = 4
+"""Folded constants may take this many times the bytes of the constants of a model, and `UNPACKED_BYTES`."""
 
 
 def fold_constants(graph: Graph) -> Graph:
     """The graph with what its constants decide computed."""
-    edit = GraphEdit(graph)
-    _cast_float64_constants(edit)
+    edit, budget = GraphEdit(graph), UnpackBudget()
+    budget.bytes_left += GROWTH * sum(
+        value.bytes for value in graph.values.values() if value.data is not None
+    )
     use_counts = {name: len(users) for name, users in graph.find_users().items()}
     for name in graph.outputs:
         use_counts[name] += 1
     places: dict[str, int] = {}
     for node in edit.read_nodes():
-        if node.kind != "opaque" and all(edit.values[name].is_constant for name in node.inputs):
+        is_constant = all(edit.values[name].is_constant for name in node.inputs)
+        if node.kind != "opaque" and is_constant and budget.take(bytes=edit.values[node.output].bytes):
             _fold_node(edit, node)
         elif _changes_nothing(node, edit.values):
             edit.aliases[node.output] = node.inputs[0]
@@ -37,17 +42,6 @@ def fold_constants(graph: Graph) -> Graph:
             places[node.output] = len(edit.nodes)
             edit.nodes.append(node)
     return edit.finish()
-
-
-def _cast_float64_constants(edit: GraphEdit) -> None:
-    """Constants of float64 become float32, numbers excepted: these are written into the operators."""
-    found = [v for v in edit.values.values() if v.is_constant and v.dtype == _FLOAT64 and v.size > 1]
-    for value in found:
-        data = None if value.data is None else value.data.astype(np.float32)
-        edit.values[value.name] = replace(value, dtype=np.dtype(np.float32), data=data)
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        edit.notes.append(f"constants of float64 are cast to float32: {found[0].name}{more}")
 
 
 def _fold_node(edit: GraphEdit, node: Node) -> None:

@@ -108,6 +108,9 @@ class Grouping:
         except Exception:
             # The nodes become layers of their own, and those that ekc fails at are listed with the reason.
             return False
+        except Exception as problem:
+            self.reasons[added[-1].output] = describe_internal_error(problem)
+            return False
         return True
 
     def _find_open_group(self, name: str, node: Node) -> tuple[LayerGroup, list[Node]] | None:

@@ -14,7 +14,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir import operators
 from ekc.ir.operator import Operator
-from ekc.models.elements import shorten_number
+from ekc.models.elements import describe_type, shorten_number
 from ekc.models.graph import Node
 from ekc.models.layer_plan import GraphIndex, LayerPlan, check_float, check_operand_types
 from ekc.models.matmul_layers import plan_matmul
@@ -30,6 +30,8 @@ def plan_layer(node: Node, index: GraphIndex) -> LayerPlan:
     for name in (*node.inputs, node.output):
         if 0 in index.values[name].shape:
             raise InvalidInput("a tensor without elements")
+    if index.values[node.output].dtype.name == "float64":
+        raise InvalidInput(describe_type("float64"))
     return _PLANNERS[node.kind](node, index)
 
 

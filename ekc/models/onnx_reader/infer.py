@@ -37,8 +37,11 @@ SAME_AS_FIRST_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalizatio
 BRANCHES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TypeProto]:
-    """Types that the file states and that inference over the whole model finds, the inputs' shapes set."""
+def infer_model(
+    model: ModelProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]
+) -> dict[str, TypeProto]:
+    """Types that the file states and that inference over the whole model finds, the inputs' shapes and values
+    set."""
     onnx = import_onnx()
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -47,6 +50,12 @@ def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dic
             value.type.tensor_type.ClearField("shape")
             for size in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
+    for name, data in values.items():
+        if data.size <= DATA_ELEMENTS:
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+    kept = [value for value in copy.graph.input if value.name not in values]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
     # Where this fails, the reader infers node by node, and names the node.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=True)
@@ -150,8 +159,12 @@ def fold_constant(op: Operation, limit: int) -> bool:
     if any(name is not None and not state.is_constant(name) for name in op.inputs):
         return False
     outputs = [name for name in op.proto.output if name]
-    sizes = [count_elements(state.types[n]) for n in outputs if has_fixed_shape(state.types.get(n))]
+    known = [name for name in outputs if has_fixed_shape(state.types.get(name))]
+    sizes = [count_elements(state.types[name]) for name in known]
     if sum(sizes) > limit or (len(sizes) < len(outputs) and any(_is_large(op, n, limit) for n in op.inputs)):
+        return False
+    need = sum(n * state.find_file_dtype(name).itemsize for n, name in zip(sizes, known, strict=True))
+    if not state.budget.take(bytes=need):
         return False
     results = _evaluate(op, outputs)
     if results is None:
