@@ -105,8 +105,7 @@ class Grouping:
             return False
         try:
             append_nodes(group.plan, [*group.nodes, *added], self.graph)
-        except Exception:
-            # The nodes become layers of their own, and those that ekc fails at are listed with the reason.
+        except InvalidInput:
             return False
         except Exception as problem:
             self.reasons[added[-1].output] = describe_internal_error(problem)

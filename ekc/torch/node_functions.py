@@ -227,10 +227,8 @@ def _resize(node: Node, values: Mapping[str, Value], x: Any) -> Any:
 
 
 def _gather(node: Node, values: Mapping[str, Value], x: Any, indices: Any) -> Any:
-    axis = node.attributes["axis"]
-    if axis == 0 and len(values[node.inputs[0]].shape) == 2:
-        return F.embedding(indices, x)
-    return x[(slice(None),) * axis + (indices,)]
+    # Not `F.embedding`, which refuses indices that count from the end.
+    return x[(slice(None),) * node.attributes["axis"] + (indices,)]
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {

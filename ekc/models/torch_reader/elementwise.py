@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.models.torch_reader.reading import (
@@ -162,7 +163,20 @@ def read_division(call: OperatorCall) -> ValueName:
         return call.apply("div", call["self"], call["other"])
     if mode != "floor" or not is_floating(call.result_dtype):
         raise NotCoveredError(f"division of {call.result_dtype} rounded by {mode!r}")
-    return call.apply("floor", call.apply("div", call["self"], call["other"]))
+    return divide_down(call, call["self"], call["other"])
+
+
+def divide_down(call: OperatorCall, a: Operand, b: Operand) -> ValueName:
+    """The quotient rounded down as in Python: 1.0 // 0.1 is 9.0, though 1.0 / 0.1 rounds to 10.0. It is
+    (a - a % b) / b, which is whole but for rounding. Division by 0 and by infinity is that of a / b."""
+    quotient = call.apply("div", a, b)
+    rest = call.apply("sub", a, call.apply("remainder", a, b))
+    whole = call.apply("round", call.apply("div", rest, b))
+    if not isinstance(b, ValueName):
+        return whole if b and np.isfinite(b) else call.apply("floor", quotient)
+    zero = call.reading.add_number(0.0, call.result_dtype)
+    is_finite = call.connect("equal", [call.apply("sub", whole, whole), zero], np.dtype(bool))
+    return choose(call, is_finite, whole, call.apply("floor", quotient))
 
 
 POWERS: Mapping[float, str] = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -242,12 +256,26 @@ def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
     call.skip("dtype", "other")
     value = next(call[name] for name in ("self", "input") if name in call)
+    target = str(call.first_result.dtype).removeprefix("torch.")
+    if target == "float8_e8m0fnu" and call.dtype(value) != call.result_dtype:
+        raise NotCoveredError("a cast to float8_e8m0fnu")
+    if target.startswith("float8") and saturates(call.first_result.dtype):
+        largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
+        value = call.apply("clamp", value, dtype=call.dtype(value), minimum=-largest, maximum=largest)
     is_double, was_double = (
         str(dtype) == "torch.float64" for dtype in (call.first_result.dtype, call.torch_dtypes.get(value))
     )
     if is_double and not was_double and call.reading.dtype is not None and not call.reading.has_float64:
         raise NotCoveredError(f"a cast to float64 in a program that is read as {call.reading.dtype}")
     return call.cast(value, call.result_dtype)
+
+
+def saturates(dtype: Any) -> bool:
+    """Whether PyTorch casts numbers beyond the range of a type to its largest one, as 2.13 does for
+    float8_e4m3fn."""
+    import torch
+
+    return bool(torch.tensor(float("inf")).to(dtype).float().isfinite())
 
 
 def read_fill(default: float) -> Handler:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +77,16 @@ def export_module(module: Any, example_inputs: Any, shapes: Shapes | None) -> An
         args, kwargs = replace_examples(module, args, kwargs, shapes)
     with evaluation_mode(module), quiet():
         try:
-            return torch.export.export(module, args, kwargs)
+            with redirect_stderr(StringIO()) as said:
+                program = torch.export.export(module, args, kwargs)
+            sys.stderr.write(said.getvalue())
+            return program
         except Exception as error:
             name = type(module).__name__
             if type(error).__name__ == "GuardOnDataDependentSymNode":
                 raise InvalidInput(
-                    f"torch.export cannot export {name}: a branch or a size depends on the elements of a tensor; "
-                    "ekc reads straight-line programs, with torch.where in place of if"
+                    f"torch.export cannot export {name}: a branch or a size depends on the elements of a"
+                    " tensor; ekc reads straight-line programs, with torch.where in place of if"
                 ) from error
             raise InvalidInput(f"torch.export cannot export {name}: {take_first_line(error)}") from error
 
@@ -92,8 +97,8 @@ def refuse_quantised(module: Any) -> None:
         kind = type(part)
         if ".quantized." in f"{kind.__module__}." and list(part.named_parameters(recurse=False)) == []:
             raise InvalidInput(
-                f"{type(module).__name__}: {name or 'it'} is {kind.__module__}.{kind.__name__}, whose packed int8"
-                " weights torch.export cannot export; give the module before quantize_dynamic or convert"
+                f"{type(module).__name__}: {name or 'it'} is {kind.__module__}.{kind.__name__}, whose packed"
+                " int8 weights torch.export cannot export; give the module before quantize_dynamic or convert"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.models.torch_reader.contractions import spread
@@ -162,7 +163,9 @@ def read_logsumexp(call: OperatorCall) -> ValueName:
     """`logsumexp`: max + log(sum(exp(x - max)))."""
     x = call.cast(call["self"], call.result_dtype)
     axes = call.axes(call["dim"], x)
-    top = call.reduce("max", x, axes, True)
+    # A row of minus infinity gives minus infinity: infinity less infinity would be NaN.
+    largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
+    top = call.apply("clamp", call.reduce("max", x, axes, True), minimum=-largest, maximum=largest)
     total = call.reduce("sum", call.apply("exp", call.apply("sub", x, top)), axes, True)
     return call.reshape(call.apply("add", call.apply("log", total), top), call.result_shape)
 
