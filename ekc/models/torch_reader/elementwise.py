@@ -294,7 +294,7 @@ def read_dropout(call: OperatorCall) -> Outputs:
     if call.get("train", False) and call["p"] != 0:
         raise NotCoveredError(f"dropout in training (p={call['p']:g}): random numbers")
     call.skip("p")
-    value: ValueName = call["input"]
+    value: ValueName = call["input" if "input" in call else "self"]
     return (value, None) if isinstance(call.result, tuple | list) else value
 
 
