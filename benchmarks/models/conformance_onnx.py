@@ -3,9 +3,9 @@ nodes and small models.
 
     python -m benchmarks.models.conformance_onnx [--page docs/reference/conformance-onnx.md]
 
-A case is right where the graph that ekc read, evaluated by ekc, and its layers give the expected outputs. It is
-read with all its inputs first; where that is not right, with those after the first given as values. The bar: no
-case is wrong, crashes or has an internal error, and at least 1,150 node cases are right.
+A case is right where the graph that ekc read, evaluated by ekc, and its layers give the expected outputs.
+It is read with all its inputs first; where that is not right, with those after the first given as values. The
+bar: no case is wrong, crashes or has an internal error, and at least 1,150 node cases are right.
 """
 
 from __future__ import annotations
