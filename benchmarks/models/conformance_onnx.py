@@ -11,6 +11,7 @@ bar: no case is wrong, crashes or has an internal error, and at least 1,150 node
 from __future__ import annotations
 
 import argparse
+import importlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,13 +56,16 @@ class Case:
         return name.partition("_test_")[0] if is_definition else first.op_type
 
 
-def list_node_cases() -> list[Case]:
-    """The cases of single operators. Making them takes 15 s."""
-    from onnx.backend.test.case.node import collect_testcases
+def list_node_cases(modules: Sequence[str] = ()) -> list[Case]:
+    """The cases of single operators: those of some modules of `onnx.backend.test.case.node`, or all of them.
+    Making all takes 15 s."""
+    from onnx.backend.test.case import node
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases("")  # type: ignore[arg-type]
+        for module in modules:
+            importlib.import_module(f"{node.__name__}.{module}")
+        found = list(node._NodeTestCases) if modules else node.collect_testcases("")
     return [
         Case(case.name, "node", case.model, *map(_list_arrays, (inputs, outputs)), case.rtol, case.atol)
         for case in found

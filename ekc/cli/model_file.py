@@ -57,7 +57,7 @@ def read_model(file: Path, options: Mapping[str, object]) -> Model:
         return models.from_layers(file)
     given: dict[str, Any] = {"dtype": options.get("dtype"), "shapes": options.get("inputs")}
     if file.suffix == ".onnx":
-        model: Model = models.from_onnx(file, **given, values=options.get("values"))
+        model: Model = models.from_onnx(file, **given | {"values": options.get("values")})
     elif "values" in options:
         raise InvalidInput(f"--input: only inputs of ONNX models have values; {file} takes shapes")
     elif file.suffix == ".pt2":
