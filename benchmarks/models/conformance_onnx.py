@@ -172,8 +172,8 @@ def make_line(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 PAGE_HEAD = """# Conformance of the ONNX reader
 
-The package onnx {version} ships {count} cases: nodes of one operator, and small models. Each was read by
-`ekc.models.read_onnx`, and its graph and layers were evaluated in NumPy. This page is made by
+The package onnx {version} ships {count} cases: nodes of one operator, and small models. Each was read as
+`ekc.models.from_onnx` does, and its graph and layers were evaluated in NumPy. This page is made by
 `python -m benchmarks.models.conformance_onnx --page FILE`.
 
 {table}

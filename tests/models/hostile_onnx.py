@@ -98,10 +98,10 @@ def fill_bomb(operator: str) -> Callable[[Path], Model]:
 
 
 def chain_bomb(folder: Path) -> Model:
-    """100 constants of 64 MB, each from the one before."""
+    """40 constants of 64 MB, each from the one before."""
     nodes = [helper.make_node("ConstantOfShape", ["shape"], ["c0"])]
-    nodes += [helper.make_node("Sin", [f"c{i}"], [f"c{i + 1}"]) for i in range(100)]
-    nodes += [helper.make_node("Concat", [f"c{i}" for i in range(101)], ["all"], axis=0)]
+    nodes += [helper.make_node("Sin", [f"c{i}"], [f"c{i + 1}"]) for i in range(40)]
+    nodes += [helper.make_node("Concat", [f"c{i}" for i in range(41)], ["all"], axis=0)]
     nodes += [helper.make_node("ReduceMax", ["all"], ["top"]), helper.make_node("Add", ["x", "top"], ["y"])]
     return make(nodes, [integers("shape", 1 << 24)])
 

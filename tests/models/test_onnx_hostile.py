@@ -13,7 +13,7 @@ import pytest
 from tests.models.hostile_onnx import CASES, READ
 
 ROOT = Path(__file__).parents[2]
-MOST_SECONDS, MOST_GROWTH = 20, 3 << 29
+MOST_SECONDS, MOST_GROWTH = 40, 3 << 29
 """For each model: seconds on a loaded machine, and bytes (1.5 GiB) of resident memory."""
 
 
@@ -22,7 +22,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, f
     """Every model read by one child."""
     command = [sys.executable, "-m", "tests.models.hostile_onnx", str(tmp_path_factory.mktemp("hostile"))]
     child = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True, timeout=300
     )
     assert child.returncode == 0, child.stderr[-2000:]
     rows = [json.loads(line) for line in child.stdout.splitlines()]
