@@ -170,9 +170,7 @@ def test_a_module_with_attention_alone_is_compiled() -> None:
         for layer in model.layers
     )
     result = SimpleNamespace(layers=layers, device=ekc.devices.open("a100"), model=model)
-    with pytest.warns(
-        UserWarning, match="0 of 0 layers.* Attention stays PyTorch's: .*simulated"
-    ):
+    with pytest.warns(UserWarning, match="0 of 0 layers.* Attention stays PyTorch's: .*simulated"):
         fast = ekc.torch.compile(module, result)
     torch.testing.assert_close(fast(Q, K, V), module(Q, K, V))
     (node,) = fast.ekc_report.uncovered
