@@ -60,7 +60,7 @@ def test_unread_arguments_are_opaque(function: Any, inputs: Any, reason: str) ->
 
 
 def test_an_argument_that_a_handler_forgets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any handler: this one reads no argument but the first."""
+    """This handler reads no argument but the first."""
     handlers = dict(walk.HANDLERS) | {"leaky_relu": lambda call: call.apply("relu", call["self"])}
     monkeypatch.setattr(walk, "HANDLERS", handlers)
     assert list_reasons(lambda y: F.leaky_relu(y, 0.3), X) == ["argument negative_slope=0.3 is not supported"]
@@ -69,12 +69,12 @@ def test_an_argument_that_a_handler_forgets_is_named(monkeypatch: pytest.MonkeyP
 
 
 def test_an_exception_at_one_node_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers = dict(walk.HANDLERS) | {"exp": lambda call: call.emit("exp", (), ())}
+    handlers = dict(walk.HANDLERS) | {"exp": lambda call: call["nothing"]}
     monkeypatch.setattr(walk, "HANDLERS", handlers)
     graph = read_torch(Function(lambda y: torch.relu(torch.exp(y) @ y.T)), (X,))
     (node,) = graph.internal_errors
     assert node.target == "aten.exp.default"
-    assert node.attributes["reason"].startswith("internal error: ")
+    assert node.attributes["reason"].startswith("internal error: KeyError: 'nothing' (")
     assert [found.target for found in build_model(graph).internal_errors] == ["aten.exp.default"]
 
 

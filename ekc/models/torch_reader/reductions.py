@@ -23,7 +23,7 @@ def read_softmax(call: OperatorCall) -> ValueName:
     """`softmax`, in the type that is asked for; `_safe_softmax` gives 0 for a row of minus infinity alone."""
     call.skip("dtype", "half_to_float")
     x = as_tensor(call, call.cast(call["self"], call.result_dtype))
-    own = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
+    own: dict[str, Any] = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
     made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
     return call.reshape(made, call.result_shape)
 
