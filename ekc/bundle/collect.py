@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ekc.bundle.boards import choose_conditions, find_boards, open_model
 from ekc.codegen.library.build import KernelChoice, build_kernel
-from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, plan_functions
+from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, name_recorded, plan_functions
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
@@ -70,7 +70,7 @@ def collect_bundle(
     boards = find_boards(conditions, targets, records)
     is_asked = operators is not None
     if operators is None:
-        operators = [NamedOperator(read_operator(text, records)) for text in rows]
+        operators = [name_recorded(read_operator(text, records)) for text in rows]
     collector = _Collector(name, str(records), boards, rows, rule, any_toolchain, is_asked)
     functions = tuple(f for plan in plan_functions(operators) if (f := collector.collect_function(plan)))
     for board in boards:
@@ -119,7 +119,7 @@ class _Collector:
     def collect_function(self, plan: FunctionPlan) -> BundleFunction | None:
         """Collect the kernels of a function; None where it has none for these boards ."""
         shapes = tuple(BundleShape(op, ks) for op in plan.operators if (ks := self._collect_shape(plan, op)))
-        return BundleFunction(plan.name, plan.signature, shapes) if shapes else None
+        return BundleFunction(plan.name, plan.signature, shapes, plan.layers) if shapes else None
 
     def _collect_shape(self, plan: FunctionPlan, op: Operator) -> tuple[BundleKernel, ...]:
         if op.digest not in self._kernels:
@@ -146,9 +146,9 @@ class _Collector:
         if chosen is None or not trials:
             return []
         is_here = choose_conditions([chosen], board, False) is not None
-        conditions = {} if is_here else {"measured elsewhere": str(chosen)}
         limits = open_model(board.name).limits
-        choices = [_add_facts(choice, conditions) for choice in choose_points(trials, self.rule)]
+        choices = choose_points(trials, self.rule)
+        choices = choices if is_here else [_mark_conditions(choice, chosen) for choice in choices]
         return [build_kernel(self.name, function, choice, board, limits) for choice in choices]
 
     def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
@@ -172,9 +172,10 @@ def choose_trials(op: Operator, rows: Sequence[RecordRow]) -> list[Trial]:
     return [trial for trial in chosen if trial.schedule.op.digest == op.digest]
 
 
-def _add_facts(choice: KernelChoice, facts: dict[str, str]) -> KernelChoice:
-    provenance = {**choice.figures.provenance, **facts}
-    return replace(choice, figures=replace(choice.figures, provenance=provenance))
+def _mark_conditions(choice: KernelChoice, conditions: RecordConditions) -> KernelChoice:
+    """Name the conditions of figures that are not those here, wherever the library shows the figures."""
+    provenance = {**choice.figures.provenance, "measured elsewhere": str(conditions)}
+    return replace(choice, figures=replace(choice.figures, provenance=provenance, conditions=str(conditions)))
 
 
 def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[KernelChoice]:

@@ -52,7 +52,7 @@ class TuningResult(TuningData):
         another name.
         """
         choice = make_choice(self.best, provenance=self.provenance())
-        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
+        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated, self.device.limits.sms)
         return export([choice], board, folder, name=name, cubin=cubin)
 
     def plot(self, picture: str) -> Any:

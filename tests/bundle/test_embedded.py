@@ -12,10 +12,10 @@ import pytest
 from ekc.codegen.library.kernels import Bundle, BundleKernel
 from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
-from tests.codegen.helpers import must_run
+from tests.codegen.helpers import WARNINGS, must_run
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 MAIN = """
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,8 +30,10 @@ int main(int, char** words)
     ekc_net_options options EKC_net_OPTIONS_INIT;
     options.kernel = index;
     void* tensors[3];
+    std::uintptr_t address = std::stoul(words[3], nullptr, 16);
     for (auto& tensor : tensors) {
-        tensor = reinterpret_cast<void*>(std::stoul(words[3], nullptr, 16));
+        tensor = reinterpret_cast<void*>(address);
+        address += std::uintptr_t{1} << 30;
     }
     if (!ekc::net::kernel_at(index, info)) {
         return 1;

@@ -27,12 +27,11 @@ from ekc.codegen.library.kernels import (
 )
 from ekc.codegen.library.write import write_bundle
 from tests.bundle.conftest import OPERATORS
-from tests.codegen.helpers import must_run, needs_nvcc, run
+from tests.codegen.helpers import WARNINGS, must_run, needs_nvcc, run
 
 needs_cmake = pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("ninja") is None, reason="needs CMake and ninja"
 )
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 CONSUMER = """
 cmake_minimum_required(VERSION 3.18)
 project(app CXX)
@@ -47,13 +46,15 @@ target_link_libraries(app PRIVATE ekc::net ekc::other)
 """
 MAIN = """
 #include <cstdio>
+#include <cstring>
 #include <ekc/net.hpp>
 #include <ekc/other.hpp>
 
 int main()
 {
     for (const ekc::net::Info& kernel : ekc::net::list()) {
-        std::printf("%s %s %s\\n", kernel.function_name, kernel.board, kernel.source);
+        const int length = static_cast<int>(std::strlen(kernel.function_name)) - 9; // without digits
+        std::printf("%.*s %s %s\\n", length, kernel.function_name, kernel.board, kernel.source);
     }
     std::printf("other: %d\\n", ekc::other::kernel_count());
     float* none = nullptr;
@@ -140,7 +141,8 @@ def test_shared_library_shows_its_interface_only(other: Path, tmp_path: Path) ->
     build(tmp_path / "other", "-DBUILD_SHARED_LIBS=ON", "-DEKC_other_TESTS=OFF")
     shown = must_run("nm", "-D", "--defined-only", "made/libekc_other.so", folder=tmp_path / "other")
     names = {line.split()[2] for line in shown.splitlines()}
-    declared = set(re.findall(r"\bekc_other_\w+(?=\()", (other / "include/ekc/other.h").read_text()))
+    header = re.sub(r"\}.*;", "", (other / "include/ekc/other.h").read_text())
+    declared = set(re.findall(r"\bekc_other_\w+(?=\(|;\n)", header))
     assert names == declared
 
 
@@ -346,7 +348,7 @@ def test_misuse_does_not_compile(library: Path, tmp_path: Path, body: str, messa
 
 
 def test_c_header_is_valid_c(library: Path) -> None:
-    flags = ("-std=c99", *WARNINGS, "-fsyntax-only", "-x", "c")
+    flags = ("-std=c99", *(w for w in WARNINGS if w != "-Wold-style-cast"), "-fsyntax-only", "-x", "c")
     must_run("gcc", *flags, "include/ekc/net.h", folder=library)
 
 

@@ -40,7 +40,7 @@ class ModelResult(ModelData):
                 choices[result.op.digest] = [fastest, replace(best, role="energy")]
             else:
                 choices[result.op.digest] = [best]
-        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
+        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated, self.device.limits.sms)
         return build_library(name, name_layers(self.model.layers), choices, board)
 
     def export(self, folder: str | Path, name: str | None = None, *, cubin: bool = False) -> tuple[Path, ...]:
