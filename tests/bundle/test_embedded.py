@@ -12,6 +12,7 @@ import pytest
 from ekc.codegen.library.kernels import Bundle, BundleKernel
 from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
+from tests.bundle.fakes import build_driver
 from tests.codegen.helpers import WARNINGS, must_run
 
 MAIN = """
@@ -65,9 +66,7 @@ def embedded(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     libraries = ("-Lnet/build", "-lekc_net", "-ldl")
     flags = ("-std=c++17", *WARNINGS, "-Inet/include")
     must_run("g++", *flags, "main.cpp", *libraries, "-o", "main", folder=folder)
-    (folder / "driver").mkdir()
-    source = Path(__file__).parent / "fake_driver.cpp"
-    must_run("g++", "-shared", "-fPIC", source, "-o", "driver/libcuda.so.1", folder=folder)
+    build_driver(folder)
     return folder
 
 
