@@ -44,6 +44,13 @@ find_package(ekc_other REQUIRED)
 add_executable(app main.cpp)
 target_link_libraries(app PRIVATE ekc::net ekc::other)
 """
+C_CONSUMER = """
+cmake_minimum_required(VERSION 3.18)
+project(app C)
+find_package(ekc_net 0.1 REQUIRED)
+add_executable(app main.c)
+target_link_libraries(app PRIVATE ekc::net)
+"""
 MAIN = """
 #include <cstdio>
 #include <cstring>
@@ -127,6 +134,16 @@ def test_libraries_install_move_and_link(library: Path, other: Path, tmp_path: P
         "softmax_float32 a100 simulated",
     ):
         assert word in lines
+
+    in_c = tmp_path / "in_c"
+    in_c.mkdir()
+    (in_c / "CMakeLists.txt").write_text(C_CONSUMER)
+    (in_c / "main.c").write_text(
+        "#include <ekc/net.h>\nint main(void) { return ekc_net_kernel_count() == 0; }\n"
+    )
+    must_run("cmake", "-S", ".", "-B", "made", f"-DCMAKE_PREFIX_PATH={tmp_path / 'moved'}", folder=in_c)
+    must_run("cmake", "--build", "made", folder=in_c)
+    must_run("made/app", folder=in_c)
 
 
 def read_record(folder: Path, name: str) -> dict[str, list[dict[str, object]]]:

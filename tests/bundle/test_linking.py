@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from ekc.ir.schedule.naive import make_naive_schedule
 from tests.bundle.fakes import build_driver
 from tests.codegen.helpers import WARNINGS, must_run, run
 
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="needs CMake")
 A100 = TargetBoard("a100", "sm_80", True, 108)
 FLAGS = ("-std=c++17", "-O0", "-fPIC", *WARNINGS)
 
@@ -204,3 +207,95 @@ def test_plugins_have_libraries_of_their_own(libraries: Path, tmp_path: Path, mo
     loaded = [line for line in calls if line.startswith("cuLibraryLoadData")]
     # Each launched a kernel of its own code, and unloaded it.
     assert len(set(launched)) == len(loaded) == sum(line.startswith("cuLibraryUnload") for line in calls) == 4
+
+
+C_MAIN = """
+#include <ekc/net.h>
+
+int main(void)
+{
+    const int64_t extents[] = {16, 16, 16};
+    const ekc_net_options options = EKC_net_OPTIONS_INIT;
+    size_t bytes;
+    const ekc_net_status status = ekc_net_workspace_bytes(VARIABLE, extents, 3, &options, &bytes);
+    return status.code == EKC_net_NO_GPU && ekc_net_kernel_count() == 1 ? 0 : 1;
+}
+"""
+
+
+def run_cmake(folder: Path, *words: str | Path) -> None:
+    must_run("cmake", "-S", ".", "-B", "made", *words, folder=folder)
+    must_run(
+        "cmake",
+        "--build",
+        "made",
+        "--target",
+        *(["install"] if "-DEKC=1" in words else ["all"]),
+        folder=folder,
+    )
+
+
+def write_project(folder: Path, lists: str, **sources: str) -> Path:
+    """Write a project for CMake, whose sources are named by ending."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.18)\n{lists}")
+    for ending, text in sources.items():
+        (folder / f"main.{ending}").write_text(text)
+    return folder
+
+
+@needs_cmake
+@pytest.mark.parametrize("shared", ["ON", "OFF"])
+def test_project_in_c_finds_the_library(libraries: Path, tmp_path: Path, shared: str) -> None:
+    """No C++ compiler is named, by the project that finds it or has it in a folder."""
+    prefix = tmp_path / "prefix"
+    options = (f"-DCMAKE_INSTALL_PREFIX={prefix}", f"-DBUILD_SHARED_LIBS={shared}", "-DEKC_net_TESTS=OFF")
+    must_run("cmake", "-S", libraries / "relu", "-B", "net", *options, folder=tmp_path)
+    must_run("cmake", "--build", "net", "--target", "install", folder=tmp_path)
+    header = (prefix / "include/ekc/net.h").read_text()
+    found = re.search(r"extern const uint64_t (\w+);", header)
+    assert found
+    text = C_MAIN.replace("VARIABLE", found[1])
+    start, end = (
+        "project(x LANGUAGES C)\n",
+        "add_executable(app main.c)\ntarget_link_libraries(app ekc::net)\n",
+    )
+    app = write_project(tmp_path / "app", f"{start}find_package(ekc_net REQUIRED)\n{end}", c=text)
+    run_cmake(app, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_CXX_COMPILER=/nonexistent")
+    must_run("made/app", folder=app)
+    inside = f"{start}add_subdirectory({libraries / 'relu'} net)\n{end}"
+    app = write_project(tmp_path / "inside", inside, c=text)
+    run_cmake(app, f"-DBUILD_SHARED_LIBS={shared}")
+    must_run("made/app", folder=app)
+
+
+EMBEDDER = """
+project(product VERSION 1.0 LANGUAGES CXX)
+add_subdirectory({library} net)
+add_library(product STATIC main.cpp)
+target_link_libraries(product PRIVATE ekc::net)
+install(TARGETS product EXPORT product-targets ARCHIVE DESTINATION lib)
+install(EXPORT product-targets NAMESPACE product:: DESTINATION lib/cmake/product)
+file(WRITE ${{CMAKE_CURRENT_BINARY_DIR}}/product-config.cmake "include(CMakeFindDependencyMacro)
+find_dependency(ekc_net)
+include(\\${{CMAKE_CURRENT_LIST_DIR}}/product-targets.cmake)
+")
+install(FILES ${{CMAKE_CURRENT_BINARY_DIR}}/product-config.cmake DESTINATION lib/cmake/product)
+"""
+
+
+@needs_cmake
+def test_product_that_has_the_library_in_it_exports_its_targets(libraries: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "prefix"
+    text = "#include <ekc/net.hpp>\nint count();\nint count() { return ekc::net::kernel_count(); }\n"
+    product = write_project(tmp_path / "product", EMBEDDER.format(library=libraries / "relu"), cpp=text)
+    run_cmake(product, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DEKC=1")
+    lists = (
+        "project(app LANGUAGES CXX)\nfind_package(product REQUIRED)\n"
+        "add_executable(app main.cpp)\ntarget_link_libraries(app product::product)\n"
+    )
+    app = write_project(
+        tmp_path / "app", lists, cpp="int count();\nint main() { return count() == 1 ? 0 : 1; }\n"
+    )
+    run_cmake(app, f"-DCMAKE_PREFIX_PATH={prefix}")
+    must_run("made/app", folder=app)

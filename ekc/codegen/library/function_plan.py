@@ -38,6 +38,8 @@ class NamedOperator:
     """Model that the layer belongs to; for messages."""
     layer: str = ""
     """Name of the layer as its model has it; "" for an operator of a record file."""
+    is_shared: bool = False
+    """Whether operators that differ in extents alone have this name too."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def name_recorded(op: Operator) -> NamedOperator:
     ]
     # The margins differ where inputs of operators of equal extents have other sizes.
     digest = hashlib.sha256(f"{describe_signature(op)} {margins}".encode()).hexdigest()
-    return NamedOperator(op, f"{make_short_name(op)}_{digest[:_DIGITS]}")
+    return NamedOperator(op, f"{make_short_name(op)}_{digest[:_DIGITS]}", is_shared=True)
 
 
 def make_short_name(op: Operator) -> str:
@@ -129,6 +131,9 @@ def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedO
             unnamed.setdefault(describe_signature(entry.op), []).append(entry)
     layers: dict[str, list[NamedOperator]] = {}
     for name, entries in named.items():
+        if all(entry.is_shared for entry in entries):
+            layers.update(_split_equal_extents(name, entries))
+            continue
         is_one = _fit_one_function(entries)
         for entry in entries:
             own = name if is_one or not entry.model else make_function_name(f"{entry.model} {entry.name}")
@@ -180,7 +185,12 @@ def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
 def _check_model(entry: NamedOperator, others: Sequence[NamedOperator]) -> None:
     """Raises `InvalidInput` where one model has two layers of one name with different operators."""
     for other in others:
-        if entry.name and other.model == entry.model and other.op.digest != entry.op.digest:
+        if (
+            entry.name
+            and not entry.is_shared
+            and other.model == entry.model
+            and other.op.digest != entry.op.digest
+        ):
             raise InvalidInput(
                 f"layers: two layers{f' of {entry.model}' * bool(entry.model)} are called {entry.name!r}: "
                 f"{_describe(entry)}, and {_describe(other)}; call one of them {entry.name}_2"
