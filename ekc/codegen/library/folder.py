@@ -129,6 +129,8 @@ def _link_files(old: Path, new: Path, inside: str, left_out: Collection[str]) ->
         if path in left_out:
             continue
         if entry.is_dir(follow_symlinks=False):
+            if (new / path).is_file():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             if not (new / path).exists():
                 (new / path).mkdir()
                 shutil.copymode(entry.path, new / path)
