@@ -43,13 +43,12 @@ def _is_alnum(character: str) -> bool:
 
 
 def _is_boundary(text: str, position: int) -> bool:
-    """Whether a word may begin or end before a position: at the ends, and where letters, digits and other
-    characters meet."""
+    """Whether a word may begin or end before a position: at the ends, beside what is neither letter nor
+    digit, and between a letter and a digit. "A100X" is another board than "A100"."""
     if position in (0, len(text)):
         return True
     before, after = text[position - 1], text[position]
-    kinds = [0 if not _is_alnum(c) else 1 if c.isdigit() else 2 for c in (before, after)]
-    return kinds[0] != kinds[1] or not kinds[0]
+    return not (_is_alnum(before) and _is_alnum(after)) or (before.isalpha() and after.isdigit())
 
 
 def find_boards(
@@ -69,7 +68,9 @@ def find_boards(
         if not named:
             raise InvalidInput(_describe_missing(target, [n for n, _ in present], records))
         for name, simulated in named:
-            found[name, simulated] = TargetBoard(name, open_model(name).arch, simulated)
+            model = open_model(name)
+            sms = model.limits.sms if simulated else 0
+            found[name, simulated] = TargetBoard(name, model.arch, simulated, sms)
     return tuple(sorted(found.values(), key=lambda board: board.is_simulated))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc.bundle.boards import choose_conditions, find_boards, open_model
 from ekc.codegen.library.build import KernelChoice, build_kernel
-from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, plan_functions
+from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, name_recorded, plan_functions
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleFunction,
@@ -66,11 +67,14 @@ def collect_bundle(
     check_bundle_name(name)
     check_bundle_version(version)
     rows = _read_rows(records)
-    conditions = list(dict.fromkeys(c for groups in rows.values() for c in groups))
+    # Boards and operators without a measured schedule count where they are asked for, or are all there is.
+    measured = {text: own for text, groups in rows.items() if (own := _find_measured(groups))} or rows
+    known = measured if targets is None else rows
+    conditions = list(dict.fromkeys(c for groups in known.values() for c in groups))
     boards = find_boards(conditions, targets, records)
     is_asked = operators is not None
     if operators is None:
-        operators = [NamedOperator(read_operator(text, records)) for text in rows]
+        operators = [name_recorded(read_operator(text, records)) for text in measured]
     collector = _Collector(name, str(records), boards, rows, rule, any_toolchain, is_asked)
     functions = tuple(f for plan in plan_functions(operators) if (f := collector.collect_function(plan)))
     for board in boards:
@@ -84,18 +88,19 @@ def collect_bundle(
 
 
 def _read_rows(records: str | Path) -> dict[str, dict[RecordConditions, list[RecordRow]]]:
-    """Rows by the JSON text of the operator, then by conditions; of timed or metered schedules only."""
+    """Rows by the JSON text of the operator, then by conditions."""
     with RecordStore(records, create=False) as store:
         found: dict[str, list[RecordRow]] = {}
         for row in store.read_rows():
             found.setdefault(row.key.operator, []).append(row)
-    grouped = {}
-    for text, rows in found.items():
-        measured = group_rows(row for row in rows if row.kind in ("timing", "metering"))
-        groups = {c: some for c, some in group_rows(rows).items() if c in measured}
-        if groups:
-            grouped[text] = groups
-    return grouped
+    return {text: group_rows(some) for text, some in found.items()}
+
+
+def _find_measured(
+    groups: dict[RecordConditions, list[RecordRow]],
+) -> dict[RecordConditions, list[RecordRow]]:
+    """The groups with a timed or metered schedule."""
+    return {c: rows for c, rows in groups.items() if any(r.kind in ("timing", "metering") for r in rows)}
 
 
 class _Collector:
@@ -119,7 +124,7 @@ class _Collector:
     def collect_function(self, plan: FunctionPlan) -> BundleFunction | None:
         """Collect the kernels of a function; None where it has none for these boards ."""
         shapes = tuple(BundleShape(op, ks) for op in plan.operators if (ks := self._collect_shape(plan, op)))
-        return BundleFunction(plan.name, plan.signature, shapes) if shapes else None
+        return BundleFunction(plan.name, plan.signature, shapes, plan.layers) if shapes else None
 
     def _collect_shape(self, plan: FunctionPlan, op: Operator) -> tuple[BundleKernel, ...]:
         if op.digest not in self._kernels:
@@ -128,7 +133,8 @@ class _Collector:
             for board in self.boards:
                 own = self._collect_kernels(plan.name, op, board)
                 if not own:
-                    self.missing.append(f"{title}: no kernel for {board.label}")
+                    reason = self.describe_others([board], op)
+                    self.missing.append(f"{title}: no kernel for {board.label}{reason}")
                 kernels += own
             if not kernels and self.is_asked:
                 raise InvalidInput(
@@ -140,24 +146,37 @@ class _Collector:
         return self._kernels[op.digest]
 
     def _collect_kernels(self, function: str, op: Operator, board: TargetBoard) -> list[BundleKernel]:
-        groups = self.rows.get(to_canonical_json(op.to_json()), {})
+        groups = _find_measured(self.rows.get(to_canonical_json(op.to_json()), {}))
         chosen = choose_conditions(groups, board, self.any_toolchain)
         trials = choose_trials(op, groups[chosen]) if chosen else []
         if chosen is None or not trials:
             return []
         is_here = choose_conditions([chosen], board, False) is not None
-        conditions = {} if is_here else {"measured elsewhere": str(chosen)}
         limits = open_model(board.name).limits
-        choices = [_add_facts(choice, conditions) for choice in choose_points(trials, self.rule)]
+        choices = choose_points(trials, self.rule)
+        choices = choices if is_here else [_mark_conditions(choice, chosen) for choice in choices]
         return [build_kernel(self.name, function, choice, board, limits) for choice in choices]
 
     def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
-        """Middle of a message: other conditions under which boards were measured, with an operator if one is
-        given; "" without any."""
-        labels = {board.label for board in boards}
+        """Middle of a message: that all schedules failed which were tried here on these boards, or the other
+        conditions under which some were measured; of one operator if it is given. "" without any."""
         wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
-        own = [c for text in wanted for c in self.rows.get(text, {}) if c.label in labels]
-        return f", only under {own[-1]}, which --any-toolchain takes" if own else ""
+        labels = {board.label: board for board in boards}
+        own = [
+            (conditions, rows)
+            for text in wanted
+            for conditions, rows in self.rows.get(text, {}).items()
+            if conditions.label in labels
+        ]
+        tried = [rows for c, rows in own if choose_conditions([c], labels[c.label], False) is not None]
+        failures = Counter(
+            t.status.partition(":")[0] for rows in tried for t in rows_to_trials(rows) if not t.ok
+        )
+        if failures:
+            counts = ", ".join(f"{count} {status}" for status, count in failures.most_common())
+            return f": all {failures.total()} that were tried with these failed ({counts})"
+        others = [conditions for conditions, rows in own if _find_measured({conditions: rows})]
+        return f", only under {others[-1]}, which --any-toolchain takes" if others else ""
 
 
 def choose_trials(op: Operator, rows: Sequence[RecordRow]) -> list[Trial]:
@@ -172,9 +191,10 @@ def choose_trials(op: Operator, rows: Sequence[RecordRow]) -> list[Trial]:
     return [trial for trial in chosen if trial.schedule.op.digest == op.digest]
 
 
-def _add_facts(choice: KernelChoice, facts: dict[str, str]) -> KernelChoice:
-    provenance = {**choice.figures.provenance, **facts}
-    return replace(choice, figures=replace(choice.figures, provenance=provenance))
+def _mark_conditions(choice: KernelChoice, conditions: RecordConditions) -> KernelChoice:
+    """Name the conditions of figures that are not those here, wherever the library shows the figures."""
+    provenance = {**choice.figures.provenance, "measured elsewhere": str(conditions)}
+    return replace(choice, figures=replace(choice.figures, provenance=provenance, conditions=str(conditions)))
 
 
 def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[KernelChoice]:

@@ -12,7 +12,9 @@ from ekc.cli.model_file import READER_OPTIONS, model_option, read_model
 from ekc.cli.output import (
     FILE,
     cubin_option,
+    describe_functions,
     ensure_writable,
+    format_functions,
     format_library,
     json_option,
     log,
@@ -91,15 +93,12 @@ def bundle(
     with log_lost_kernels(out, name):
         paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
     if as_json:
-        functions = [
-            {"name": f.name, "kernels": [k.symbol for s in f.shapes for k in s.kernels]}
-            for f in found.bundle.functions
-        ]
-        print_json(
-            {"functions": functions, "missing": list(found.missing), "written": [str(p) for p in paths]}
-        )
+        written = [str(p) for p in paths]
+        functions = describe_functions(found.bundle)
+        print_json({"functions": functions, "missing": list(found.missing), "written": written})
         return
-    print_text(f"{format_contents(found.bundle)}\n\n{format_library(out, name, paths)}")
+    contents = format_functions(found.bundle) + format_contents(found.bundle)
+    print_text(f"{contents}\n\n{format_library(out, name, paths)}")
 
 
 def _name_layers(file: Path | None, dtype: str | None, inputs: tuple[str, ...]) -> list[NamedOperator] | None:

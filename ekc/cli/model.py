@@ -9,6 +9,7 @@ from ekc.cli.output import (
     EXIT_BAD_INPUT,
     EXIT_INTERRUPTED,
     LibraryTarget,
+    format_functions,
     format_library,
     log,
     log_lost_kernels,
@@ -57,7 +58,7 @@ def tune_layers(
     if as_json:
         print_json(_to_json(result, library, paths))
     else:
-        print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
+        print_text(f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}")
     write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         page = result.make_report()

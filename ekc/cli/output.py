@@ -17,6 +17,7 @@ import click
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from ekc.codegen.library.kernels import Bundle
     from ekc.emulator import Counters
     from ekc.runtime.verify import LaunchCheck
     from ekc.search.tuning_result import TuningResult
@@ -127,6 +128,27 @@ def format_library(folder: Path, name: str, paths: tuple[Path, ...]) -> str:
     shown = [p for p in paths if p.parent.name == "src" and p.name.startswith(f"{name}_sm_")]
     shown = [*shown[:4], folder / "include" / "ekc" / f"{name}.hpp", folder / "CMakeLists.txt"]
     return "\n".join([*(f"wrote {path}" for path in shown), f"and {len(paths) - len(shown)} more files"])
+
+
+def format_functions(bundle: Bundle) -> str:
+    """Table of the layers of a library: the C++ function of each, and its types; "" without layers."""
+    from ekc.tables import format_table
+
+    rows = [(layer, f"ekc::{bundle.name}::{f.name}", f.types) for f in bundle.functions for layer in f.layers]
+    return format_table(("layer", "C++ function", "types"), rows, label_count=3) + "\n\n" if rows else ""
+
+
+def describe_functions(bundle: Bundle) -> list[dict[str, Any]]:
+    """JSON objects of the functions of a library."""
+    return [
+        {
+            "name": f.name,
+            "layers": list(f.layers),
+            "types": f.types,
+            "kernels": [k.symbol for s in f.shapes for k in s.kernels],
+        }
+        for f in bundle.functions
+    ]
 
 
 _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))

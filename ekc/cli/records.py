@@ -121,7 +121,7 @@ def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bo
     if found.is_naive:
         log("ekc: the naive kernel, as neither --records nor --schedule is given")
     choice = _make_choice(found, device)
-    board = TargetBoard(device.name, device.arch, device.simulated)
+    board = TargetBoard(device.name, device.arch, device.simulated, device.limits.sms)
     with log_lost_kernels(folder, name):
         paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
     if as_json:

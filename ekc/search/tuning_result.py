@@ -13,7 +13,7 @@ from ekc.display import format_line, shorten
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.dataframe import make_dataframe
-from ekc.search.data.result import TuningData
+from ekc.search.data.result import DeviceInfo, TuningData
 from ekc.search.data.trial import Trial, describe_trial
 from ekc.search.summary import format_summary, format_summary_html
 from ekc.tables import count_nouns
@@ -27,6 +27,12 @@ def make_choice(
     facts = {"checked": trial.checked or "not executed"} if provenance is None else provenance
     figures = KernelFigures(trial.latency_s, trial.energy_j, trial.metered, facts)
     return KernelChoice(trial.schedule, figures, role)
+
+
+def make_board(device: DeviceInfo) -> TargetBoard:
+    """Make the board of a library of the device of a run."""
+    sms = device.limits.sms if device.limits else 0
+    return TargetBoard(device.name, device.arch, device.simulated, sms)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +58,7 @@ class TuningResult(TuningData):
         another name.
         """
         choice = make_choice(self.best, provenance=self.provenance())
-        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
-        return export([choice], board, folder, name=name, cubin=cubin)
+        return export([choice], make_board(self.device), folder, name=name, cubin=cubin)
 
     def plot(self, picture: str) -> Any:
         """Draw a picture of the run as a `plotly.graph_objects.Figure`.

@@ -21,6 +21,11 @@ OPERATORS = (
 )
 
 
+def cut_digits(name: str) -> str:
+    """The name of a function of a record file without the digits of its operator."""
+    return name[:-9]
+
+
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each operator tuned with 4 trials for a100 and h100."""

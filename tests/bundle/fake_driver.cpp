@@ -1,9 +1,12 @@
 // libcuda.so.1 with one GPU, of FAKE_CAPABILITY and FAKE_NAME, that writes its calls to the file FAKE_LOG. A
 // pointer below 4096 is unknown to it, others are of device 0. It fails where FAKE_ERROR says "FUNCTION NUMBER".
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include <unistd.h>
 
 namespace {
 
@@ -21,7 +24,8 @@ int answer(const char* function)
     return fails ? number : 0;
 }
 
-int context, current;
+int context;
+thread_local int current;
 
 template <class... Values>
 int log(const char* function, const char* format, Values... values)
@@ -103,6 +107,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int)
     *value = attribute == 75   ? capability / 10
              : attribute == 76 ? capability % 10
              : attribute == 97 ? 232448
+             : attribute == 16 ? std::atoi(get("FAKE_MULTIPROCESSORS"))
                                : 0;
     return answer("cuDeviceGetAttribute");
 }
@@ -116,8 +121,9 @@ int cuPointerGetAttribute(void* value, int attribute, std::uintptr_t pointer)
 
 int cuLibraryLoadData(void** library, const void* code, void*, void*, unsigned, void*, void*, unsigned)
 {
-    static int loaded = 0;
+    static std::atomic<int> loaded{0};
     *library = reinterpret_cast<void*>(static_cast<std::uintptr_t>(++loaded));
+    usleep(static_cast<useconds_t>(std::atoi(get("FAKE_LOAD_US"))));
     const auto* bytes = static_cast<const unsigned char*>(code);
     const bool is_cubin = std::memcmp(bytes, "\177ELF", 4) == 0;
     const std::size_t size = is_cubin ? measure(bytes) : std::strlen(static_cast<const char*>(code));

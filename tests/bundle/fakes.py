@@ -19,6 +19,13 @@ def build_fakes(folder: Path) -> None:
         must_run("g++", "-std=c++17", "-shared", "-fPIC", path, "-o", name, folder=folder)
 
 
+def build_driver(folder: Path) -> None:
+    """Build the driver that writes its calls to a file, in `driver/`."""
+    (folder / "driver").mkdir()
+    source = Path(__file__).parent / "fake_driver.cpp"
+    must_run("g++", "-shared", "-fPIC", "-pthread", source, "-o", "driver/libcuda.so.1", folder=folder)
+
+
 def describe_kernels(bundle: Bundle) -> str:
     """Text of the file `FAKE_KERNELS` of the fake driver."""
     naive = compile_naive_kernels(bundle)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +20,28 @@ from ekc.bundle.boards import match_board
 from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
 from ekc.cli import main
 from ekc.codegen.library import template_values
-from ekc.codegen.library.function_plan import NamedOperator, make_function_name, plan_functions
+from ekc.codegen.library.function_plan import (
+    NamedOperator,
+    make_function_name,
+    name_layers,
+    name_recorded,
+    plan_functions,
+)
 from ekc.codegen.library.kernels import BundleFunction
 from ekc.codegen.library.write import build_texts, write_bundle
 from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.models.model import LayerUse, ModelLayer
 from ekc.search.data.trial import Trial
 from ekc.search.database.query import SelectionRule
-from tests.bundle.conftest import OPERATORS
+from tests.bundle.conftest import OPERATORS, cut_digits
 
 
 def test_each_operator_has_kernels_for_each_board(collected: CollectedBundle) -> None:
     bundle = collected.bundle
-    assert [f.name for f in bundle.functions] == ["matmul_float16", "matmul_float32", "softmax_float32"]
+    names = [cut_digits(f.name) for f in bundle.functions]
+    assert names == ["matmul_float16", "matmul_float32", "softmax_float32"]
     assert bundle.archs == ("sm_80", "sm_90a")
     assert not collected.missing
     for function in bundle.functions:
@@ -152,6 +162,50 @@ def test_layers_that_collide_are_refused(second: NamedOperator, message: str) ->
     assert "\n" not in str(caught.value)
 
 
+def make_layers(*layers: tuple[str, Operator]) -> list[NamedOperator]:
+    return name_layers([ModelLayer(op, (LayerUse(name, "net", 1),)) for name, op in layers])
+
+
+def test_layers_of_one_name_are_named_by_operator_and_not_by_order() -> None:
+    layers = [
+        ("mm", ekc.matmul(4, 4, 4)),
+        ("mm", ekc.matmul(4, 4, 4, transpose_b=True)),
+        ("x", ekc.matvec(4, 4)),
+    ]
+    names = {x.op.digest: x.name for x in make_layers(*layers)}
+    assert names == {x.op.digest: x.name for x in make_layers(*layers[::-1])}
+    assert [names[op.digest] for _, op in layers] == [*(f"mm_{op.digest[:8]}" for _, op in layers[:2]), "x"]
+    plans = plan_functions(make_layers(*layers))
+    assert [p.layers for p in plans] == [("mm",), ("mm",), ("x",)]
+
+
+OTHERS = (
+    ekc.matmul(8, 8, 8),
+    ekc.matmul(8, 8, 8, transpose_a=True),
+    ekc.matmul(8, 8, 8, dtype="float16"),
+    ekc.matmul(16, 8, 8),
+    *(ekc.conv2d(1, 4, h, 8, out_channels=4, kernel=3, padding=1, stride=2) for h in (7, 8)),
+    ekc.conv2d(1, 4, 8, 8, out_channels=4, kernel=3),
+    *(ekc.layer_norm((4, n)) for n in (8, 16)),
+    *(ekc.softmax((8, 8), axis=axis) for axis in (0, 1)),
+)
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_operator_of_a_record_file_keeps_its_name_among_others(number: int) -> None:
+    """Convolutions of equal extents and other inputs, and transposed operators, have names of their own."""
+
+    def name(operators: Sequence[Operator]) -> dict[str, str]:
+        plans = plan_functions([name_recorded(op) for op in operators])
+        return {op.digest: plan.name for plan in plans for op in plan.operators}
+
+    rest = [op for i, op in enumerate(OTHERS) if i != number]
+    everything = name(OTHERS)
+    assert everything.items() >= name(rest).items()
+    assert everything == name(OTHERS[::-1])
+    assert len(set(everything.values())) == len(OTHERS) - 1  # Two products differ in extents alone.
+
+
 @pytest.mark.parametrize(
     ("layer", "name"),
     [
@@ -233,7 +287,7 @@ def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path:
         (board, "sm_80", "measured"),
         ("h100", "sm_90a", "simulated"),
     ]
-    assert f'{{"{board}", "measured", 80, false}}' in build_texts(bundle)["src/net.cpp"]
+    assert f'{{"{board}", "measured", 80, false, 0}}' in build_texts(bundle)["src/net.cpp"]
 
 
 def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:
@@ -242,6 +296,47 @@ def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path)
         collect_bundle("net", changed, targets=["a100"])
     bundle = collect_bundle("net", changed, targets=["a100"], any_toolchain=True).bundle
     assert all("generator 5" in k.figures.provenance["measured elsewhere"] for k in bundle.kernels)
+
+
+def test_other_toolchain_is_marked_wherever_figures_are(records: Path, tmp_path: Path) -> None:
+    changed = copy_records(records, tmp_path, "nvrtc = '12.0, generator 5'")
+    bundle = collect_bundle("net", changed, any_toolchain=True).bundle
+    texts = build_texts(bundle)
+    marked = re.findall(
+        r"a100 \(simulated\), measured elsewhere \(.*generator 5.*\): .* us", texts["include/ekc/net.hpp"]
+    )
+    own = [k for k in bundle.kernels if k.device == "a100"]
+    assert len(marked) == len(own)
+    assert "h100 (simulated), measured" not in texts["include/ekc/net.hpp"]
+    rows = [line for line in texts["src/net.cpp"].splitlines() if '"metered", "' in line]
+    assert [("generator 5" in row) for row in rows] == [k.device == "a100" for k in bundle.kernels]
+
+
+@pytest.mark.parametrize("kinds", ["kind = 'check'", "1"])
+def test_schedules_that_all_failed_are_not_another_toolchain(
+    records: Path, tmp_path: Path, kinds: str
+) -> None:
+    """A check found all wrong, after they were timed or before. Rows of another compiler are there too."""
+    wrong = f"status = case when {kinds} then 'wrong result: 3 elements' else status end"
+    wrong += f", kind = case when {kinds} and kind <> 'check' then 'failure' else kind end"
+    changed = copy_records(records, tmp_path, wrong)
+    with closing(sqlite3.connect(changed)) as connection:
+        connection.execute(
+            "update trials set nvrtc = '12.0' where device = 'a100' and schedule_digest = "
+            "(select min(schedule_digest) from trials where device = 'a100' and kind <> 'check')"
+        )
+        unchecked = "schedule_digest not in (select schedule_digest from trials where kind = 'check')"
+        connection.execute(f"delete from trials where device = 'a100' and nvrtc <> '12.0' and {unchecked}")
+        connection.commit()
+    failed = r"a100 \(simulated\).*: all \d+ that were tried with these failed \(\d+ wrong result\)"
+    with pytest.raises(InvalidInput, match=failed) as caught:
+        collect_bundle("net", changed, targets=["a100"])
+    assert "any-toolchain" not in str(caught.value)
+    found = collect_bundle("net", changed, targets=["h100"])
+    assert not found.missing
+    layer = NamedOperator(OPERATORS[0], "fc")
+    with pytest.raises(InvalidInput, match=r"fc: matmul.*: all \d+ that were tried with these failed"):
+        collect_bundle("net", changed, targets=["a100"], operators=[layer])
 
 
 def test_board_of_unknown_architecture_is_refused(records: Path, tmp_path: Path) -> None:
@@ -257,10 +352,12 @@ def test_operator_that_a_board_lacks_is_listed(records: Path, tmp_path: Path) ->
         connection.execute(f"delete from trials where {lacking}")
         connection.commit()
     found = collect_bundle("net", changed)
-    assert found.missing == ("softmax_float32: softmax(X[8, 64] float32): no kernel for h100 (simulated)",)
+    assert [re.sub("_[0-9a-f]{8}:", ":", line) for line in found.missing] == [
+        "softmax_float32: softmax(X[8, 64] float32): no kernel for h100 (simulated)"
+    ]
     assert len(found.bundle.functions) == 3
     found = collect_bundle("net", changed, targets=["h100"])
-    assert [f.name for f in found.bundle.functions] == ["matmul_float16", "matmul_float32"]
+    assert [cut_digits(f.name) for f in found.bundle.functions] == ["matmul_float16", "matmul_float32"]
     with pytest.raises(InvalidInput, match=r"softmax.* on h100 .*run ekc tune"):
         collect_bundle("net", changed, targets=["h100"], operators=[NamedOperator(OPERATORS[2], "head")])
 
@@ -307,10 +404,12 @@ def test_kernels_are_split_into_files(collected: CollectedBundle, monkeypatch: p
 
 
 def _list_launchers(texts: dict[str, str]) -> list[str]:
-    """Declarations of launchers in the files of kernels."""
+    """Definitions of launchers in the files of kernels, without the numbers within the file."""
     sources = [text for path, text in texts.items() if path.endswith(".cu")]
     lines = [line for text in sources for line in text.splitlines()]
-    return sorted(line for line in lines if line.startswith('extern "C"') and line.endswith(";"))
+    return sorted(
+        line.split("{")[0] for line in lines if line.startswith("const ekc::net::runtime::Launcher")
+    )
 
 
 def test_folder_of_another_bundle_is_refused(collected: CollectedBundle, tmp_path: Path) -> None:
@@ -329,7 +428,8 @@ def test_command_prints_and_writes(records: Path, tmp_path: Path, capsys: pytest
     assert not (tmp_path / "src/net_sm_90a.cu").exists()
     assert main([*given, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert [f["name"] for f in facts["functions"]] == ["matmul_float16", "matmul_float32", "softmax_float32"]
+    names = [cut_digits(f["name"]) for f in facts["functions"]]
+    assert names == ["matmul_float16", "matmul_float32", "softmax_float32"]
     assert all(Path(path).exists() for path in facts["written"])
     assert (tmp_path / "src/net_sm_90a.cu").exists()
     assert main([*given, "--targets", "a100"]) == 0
@@ -352,7 +452,7 @@ def test_schedule_of_another_operator_is_left_out_with_a_warning(records: Path, 
         connection.commit()
     with pytest.warns(UserWarning, match="left out: it is not one of matmul"):
         found = collect_bundle("net", changed)
-    assert [line.split(":")[0] for line in found.missing] == ["matmul_float16"]
+    assert [cut_digits(line.split(":")[0]) for line in found.missing] == ["matmul_float16"]
 
 
 def test_timed_kernels_count_without_metered_ones(records: Path, tmp_path: Path) -> None:

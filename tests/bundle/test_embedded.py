@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from ekc.codegen.library.kernels import Bundle, BundleKernel
 from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
-from tests.codegen.helpers import must_run
+from tests.bundle.fakes import build_driver
+from tests.codegen.helpers import WARNINGS, must_run
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 MAIN = """
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,8 +32,10 @@ int main(int, char** words)
     ekc_net_options options EKC_net_OPTIONS_INIT;
     options.kernel = index;
     void* tensors[3];
+    std::uintptr_t address = std::stoul(words[3], nullptr, 16);
     for (auto& tensor : tensors) {
-        tensor = reinterpret_cast<void*>(std::stoul(words[3], nullptr, 16));
+        tensor = reinterpret_cast<void*>(address);
+        address += std::uintptr_t{1} << 30;
     }
     if (!ekc::net::kernel_at(index, info)) {
         return 1;
@@ -63,9 +67,7 @@ def embedded(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     libraries = ("-Lnet/build", "-lekc_net", "-ldl")
     flags = ("-std=c++17", *WARNINGS, "-Inet/include")
     must_run("g++", *flags, "main.cpp", *libraries, "-o", "main", folder=folder)
-    (folder / "driver").mkdir()
-    source = Path(__file__).parent / "fake_driver.cpp"
-    must_run("g++", "-shared", "-fPIC", source, "-o", "driver/libcuda.so.1", folder=folder)
+    build_driver(folder)
     return folder
 
 
@@ -149,10 +151,106 @@ def test_code_by_capability(
         ("cuLibraryLoadData 200", "launch_failed 200"),
         ("cuLibraryGetKernel 500", "launch_failed 500"),
         ("cuLaunchKernel 701", "launch_failed 701"),
+        ("cuPointerGetAttribute 700", "cuda_failed 700"),
     ],
 )
 def test_errors_of_the_driver_are_returned(embedded: Path, error: str, line: str) -> None:
     assert launch(embedded, 0, 80, error=error)[0] == [line]
+
+
+THREADS = """
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+#include <ekc/net.hpp>
+
+using namespace ekc::net;
+
+// Words: "threads", "preload", "unload". Each prints the codes of its calls.
+int main(int count, char** words)
+{
+    float* const a = reinterpret_cast<float*>(std::uintptr_t{0x7f0000000000});
+    float* const c = a + 65536;
+    const auto call = [&] { return matmul_float32(matmul_float32_shape, a, a, c, nullptr, 0, nullptr); };
+    for (int i = 1; i < count; ++i) {
+        const std::string word = words[i];
+        if (word == "threads") {
+            std::atomic<int> right{0};
+            std::vector<std::thread> threads;
+            for (int j = 0; j < 8; ++j) {
+                threads.emplace_back([&] { right += call().ok() ? 1 : 0; });
+            }
+            for (std::thread& thread : threads) {
+                thread.join();
+            }
+            std::printf("threads %d\\n", right.load());
+        } else {
+            const Status status = word == "preload" ? preload() : word == "unload" ? unload() : call();
+            std::printf("%s %s %d\\n", word.c_str(), status.name(), status.cuda_error());
+        }
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def threads(embedded: Path) -> Path:
+    """The folder with a program that calls from several threads."""
+    (embedded / "threads.cpp").write_text(THREADS)
+    flags = ("-std=c++17", "-pthread", *WARNINGS, "-Inet/include")
+    must_run(
+        *("g++", *flags, "threads.cpp", "-Lnet/build", "-lekc_net", "-ldl", "-o", "threads"), folder=embedded
+    )
+    return embedded
+
+
+def run_words(folder: Path, words: str, error: str = "") -> tuple[list[str], dict[str, int]]:
+    """Lines of the program, and how often the driver received each call."""
+    log = folder / "calls.txt"
+    log.unlink(missing_ok=True)
+    facts = {
+        "FAKE_CAPABILITY": "80",
+        "FAKE_NAME": "NVIDIA A100",
+        "FAKE_LOG": str(log),
+        "FAKE_LOAD_US": "20000",
+    }
+    environment = os.environ | facts | {"LD_LIBRARY_PATH": str(folder / "driver"), "FAKE_ERROR": error}
+    done = subprocess.run(
+        [str(folder / "threads"), *words.split()], env=environment, capture_output=True, text=True, check=True
+    )
+    calls = Counter(line.split()[0] for line in log.read_text().splitlines())
+    return done.stdout.splitlines(), calls
+
+
+def test_threads_load_the_code_once(threads: Path) -> None:
+    lines, calls = run_words(threads, "threads threads")
+    assert lines == ["threads 8", "threads 8"]
+    assert (calls["cuLibraryLoadData"], calls["cuLibraryGetKernel"]) == (1, 1)
+    assert calls["cuLaunchKernel"] == 16
+
+
+def test_preload_loads_what_calls_need_and_unload_ends_it(threads: Path, bundle: Bundle) -> None:
+    lines, calls = run_words(threads, "preload call unload unload call unload")
+    assert lines == [f"{word} ok 0" for word in ("preload", "call", "unload", "unload", "call", "unload")]
+    here = {k.symbol for k in bundle.kernels if k.device == "a100"}
+    # The second call loads one kernel again.
+    assert calls["cuLibraryLoadData"] == calls["cuLibraryUnload"] == len(here) + 1
+
+
+def test_failing_unload_fails_no_call(threads: Path) -> None:
+    lines, calls = run_words(threads, "threads unload call", error="cuLibraryUnload 4")
+    assert lines == ["threads 8", "unload cuda_failed 4", "call ok 0"]
+    assert calls["cuLibraryLoadData"] == 2
+
+
+def test_failing_load_is_tried_again(threads: Path) -> None:
+    lines, calls = run_words(threads, "preload call call", error="cuLibraryLoadData 2")
+    assert lines == ["preload cuda_failed 2", "call launch_failed 2", "call launch_failed 2"]
+    assert calls["cuLibraryLoadData"] == 3
 
 
 def test_memory_that_the_driver_does_not_know_is_refused(embedded: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 import ekc
 from ekc.bundle.collect import CollectedBundle
-from ekc.codegen.library.kernels import TargetBoard
 from ekc.codegen.library.naive_kernels import choose_naive_arch, compile_naive_kernels, estimate_tolerance
 from ekc.ir.random_arrays import make_random_inputs
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -41,7 +40,7 @@ def test_equal_operators_share_a_naive_kernel(collected: CollectedBundle) -> Non
     function = collected.bundle.functions[0]
     functions = (*collected.bundle.functions, replace(function, name="again"))
     assert len(compile_naive_kernels(replace(collected.bundle, functions=functions))) == 3
-    board = TargetBoard("h100", "sm_90a", True)
+    board = next(b for b in collected.bundle.boards if b.name == "h100")
     own = [replace(s, kernels=tuple(k for k in s.kernels if k.board == board)) for s in function.shapes]
     only = replace(collected.bundle, boards=(board,), functions=(replace(function, shapes=tuple(own)),))
     assert [n.compiled.arch for n in compile_naive_kernels(only)] == ["sm_90"]

@@ -30,6 +30,11 @@ from tests.ir.async_examples import async_conv2d, async_matmul, async_twice
 from tests.ir.tilings import bind_loops
 from tests.ir.view_examples import plain_conv2d
 
+WARNINGS = (
+    *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wold-style-cast", "-Wconversion", "-Wsign-conversion"),
+    "-Werror",
+)
+"""Warnings of C++ compilers that generated code does not give."""
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 
 

@@ -15,9 +15,8 @@ from ekc.codegen.library.legal_names import make_library_name
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
-from tests.codegen.helpers import export_sample, must_run, needs_nvcc
+from tests.codegen.helpers import WARNINGS, export_sample, must_run, needs_nvcc
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 A100 = TargetBoard("a100", "sm_80", True)
 
 

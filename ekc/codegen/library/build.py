@@ -69,7 +69,7 @@ def build_library(
                 kernels[op.digest] = tuple(build_kernel(name, plan.name, c, board, limits) for c in own)
         if present:
             shapes = tuple(BundleShape(op, kernels[op.digest]) for op in present)
-            functions.append(BundleFunction(plan.name, plan.signature, shapes))
+            functions.append(BundleFunction(plan.name, plan.signature, shapes, plan.layers))
     return Bundle(name, DEFAULT_VERSION, (board,), tuple(functions))
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from ekc.codegen.library.kernels import list_extents
 from ekc.codegen.library.legal_names import has_meaning
 from ekc.errors import InvalidInput
+from ekc.ir.expr import evaluate
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_identifier
 from ekc.models.model import ModelLayer
 
 HEADER_NAMES = frozenset(
     {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
-    | {"list", "detail", "runtime", "kernel_count", "kernel_at", "std", "ekc"}
+    | {"list", "detail", "runtime", "kernel_count", "kernel_at", "preload", "unload", "std", "ekc"}
 )
 """Names that the C++ header declares in the namespace of the bundle."""
+_DIGITS = 8
+"""Digits of a digest in a name."""
 FUNCTION_SUFFIXES = ("", "_extents", "_workspace_bytes", "_info", "_select", "_shape")
 """Endings of the names that the C++ header declares for each function."""
 
@@ -31,8 +33,13 @@ class NamedOperator:
 
     op: Operator
     name: str = ""
+    """Name that the name of its function is made of."""
     model: str = ""
     """Model that the layer belongs to; for messages."""
+    layer: str = ""
+    """Name of the layer as its model has it; "" for an operator of a record file."""
+    is_shared: bool = False
+    """Whether operators that differ in extents alone have this name too."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class FunctionPlan:
     signature: str
     operators: tuple[Operator, ...]
     """Operators by extents, smallest first."""
+    layers: tuple[str, ...] = ()
+    """Names of the layers that it is for."""
 
 
 def describe_signature(op: Operator) -> str:
@@ -61,7 +70,8 @@ def describe_signature(op: Operator) -> str:
 
 
 def name_layers(layers: Sequence[ModelLayer]) -> list[NamedOperator]:
-    """Operators under the names of the layers. Of two that one model calls `conv` the second is `conv_2`."""
+    """Operators under the names of the layers. Where a model calls different operators `conv`, the name of
+    each ends with digits of its operator's digest, `conv_1f0c8a2b`, whatever their order."""
     named: dict[tuple[str, str], list[Operator]] = {}
     for layer in layers:
         for use in layer.uses:
@@ -69,16 +79,29 @@ def name_layers(layers: Sequence[ModelLayer]) -> list[NamedOperator]:
             if layer.op not in own:
                 own.append(layer.op)
     return [
-        NamedOperator(op, label, model)
+        NamedOperator(op, name if len(own) == 1 else f"{name}_{op.digest[:_DIGITS]}", model, name)
         for (model, name), own in named.items()
-        for label, op in zip(_number_names(model, name, named), own, strict=False)
+        for op in own
     ]
 
 
-def _number_names(model: str, name: str, taken: Collection[tuple[str, str]]) -> Iterator[str]:
-    """The name, then the name with 2, 3, ... that no other layer of the model has."""
-    yield name
-    yield from (label for n in count(2) if (model, label := f"{name}_{n}") not in taken)
+def name_recorded(op: Operator) -> NamedOperator:
+    """Name an operator of a record file after itself alone, so that another operator in the file changes no
+    name: `matmul_float32_8c1d0a4e`. Operators that differ in extents alone have one name."""
+    margins = [
+        int(size - evaluate(index, {a.name: a.extent - 1 for a in compute.axes}, lambda _: 0))
+        for compute in op.computes
+        for load in compute.loads
+        for size, index in zip(op.tensors[load.tensor].shape, load.index, strict=True)
+    ]
+    # The margins differ where inputs of operators of equal extents have other sizes.
+    digest = hashlib.sha256(f"{describe_signature(op)} {margins}".encode()).hexdigest()
+    return NamedOperator(op, f"{make_short_name(op)}_{digest[:_DIGITS]}", is_shared=True)
+
+
+def make_short_name(op: Operator) -> str:
+    """Make a name of that of the operator and the type of its first input: `matmul_float32`."""
+    return make_function_name(f"{op.name}_{(op.inputs or op.outputs)[0].dtype.name}")
 
 
 def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ...]:
@@ -108,17 +131,19 @@ def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedO
             unnamed.setdefault(describe_signature(entry.op), []).append(entry)
     layers: dict[str, list[NamedOperator]] = {}
     for name, entries in named.items():
+        if all(entry.is_shared for entry in entries):
+            layers.update(_split_equal_extents(name, entries))
+            continue
         is_one = _fit_one_function(entries)
         for entry in entries:
             own = name if is_one or not entry.model else make_function_name(f"{entry.model} {entry.name}")
             layers.setdefault(own, []).append(entry)
     bases: dict[str, list[str]] = {}
     for signature, entries in unnamed.items():
-        op = entries[0].op
-        bases.setdefault(make_function_name(f"{op.name}_{_find_type(op)}"), []).append(signature)
+        bases.setdefault(make_short_name(entries[0].op), []).append(signature)
     for base, signatures in bases.items():
         for signature in signatures:
-            digits = hashlib.sha256(signature.encode()).hexdigest()[:8]
+            digits = hashlib.sha256(signature.encode()).hexdigest()[:_DIGITS]
             for name, entries in _split_equal_extents(
                 base if len(signatures) == 1 else f"{base}_{digits}", unnamed[signature]
             ):
@@ -134,17 +159,12 @@ def _fit_one_function(entries: Sequence[NamedOperator]) -> bool:
     return len(signatures) == 1 and digests == [entry.op.digest for entry in entries]
 
 
-def _find_type(op: Operator) -> str:
-    """Element type of the first input; of the result where there is none."""
-    return (op.inputs or op.outputs)[0].dtype.name
-
-
 def _split_equal_extents(name: str, entries: list[NamedOperator]) -> list[tuple[str, list[NamedOperator]]]:
     """Split operators of one signature where two have equal extents, as with inputs of different size."""
     by_digest = {entry.op.digest: entry for entry in entries}
     if len({list_extents(entry.op) for entry in by_digest.values()}) == len(by_digest):
         return [(name, list(by_digest.values()))]
-    return [(f"{name}_{digest[:8]}", [entry]) for digest, entry in by_digest.items()]
+    return [(f"{name}_{digest[:_DIGITS]}", [entry]) for digest, entry in by_digest.items()]
 
 
 def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
@@ -158,13 +178,19 @@ def _plan_function(name: str, entries: Sequence[NamedOperator]) -> FunctionPlan:
             "change the name of one of these layers or models"
         )
     ordered = [found[extents].op for extents in sorted(found)]
-    return FunctionPlan(name, describe_signature(entries[0].op), tuple(ordered))
+    layers = dict.fromkeys(entry.layer for entry in entries if entry.layer)
+    return FunctionPlan(name, describe_signature(entries[0].op), tuple(ordered), tuple(layers))
 
 
 def _check_model(entry: NamedOperator, others: Sequence[NamedOperator]) -> None:
     """Raises `InvalidInput` where one model has two layers of one name with different operators."""
     for other in others:
-        if entry.name and other.model == entry.model and other.op.digest != entry.op.digest:
+        if (
+            entry.name
+            and not entry.is_shared
+            and other.model == entry.model
+            and other.op.digest != entry.op.digest
+        ):
             raise InvalidInput(
                 f"layers: two layers{f' of {entry.model}' * bool(entry.model)} are called {entry.name!r}: "
                 f"{_describe(entry)}, and {_describe(other)}; call one of them {entry.name}_2"
@@ -172,7 +198,7 @@ def _check_model(entry: NamedOperator, others: Sequence[NamedOperator]) -> None:
 
 
 def _describe(entry: NamedOperator) -> str:
-    return str(entry.op).splitlines()[0] + (f" of {entry.model}" if entry.model else "")
+    return "; ".join(str(entry.op).splitlines()) + (f" of {entry.model}" if entry.model else "")
 
 
 def make_function_name(text: str) -> str:

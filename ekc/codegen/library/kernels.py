@@ -24,6 +24,8 @@ class TargetBoard:
     arch: str
     """Architecture that its kernels are compiled for, such as "sm_90a"."""
     is_simulated: bool
+    multiprocessors: int = 0
+    """Multiprocessors of the device; 0 if that is not known, as of a real one in a record file."""
 
     @property
     def source(self) -> str:
@@ -59,6 +61,8 @@ class KernelFigures:
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Facts for the record and the comments, such as the conditions of the figures and the verdict of the
     check."""
+    conditions: str = ""
+    """Conditions of the figures where they are not those of the compiler and simulator here; else ""."""
 
     @property
     def energy_source(self) -> str:
@@ -122,6 +126,14 @@ class BundleFunction:
     signature: str
     """Text of the operator without its extents, by `describe_signature`."""
     shapes: tuple[BundleShape, ...]
+    layers: tuple[str, ...] = ()
+    """Names of the layers that it is for; none where it is named after its operator."""
+
+    @property
+    def types(self) -> str:
+        """Element types of inputs and output: "float16, float16 -> float32"."""
+        inputs, outputs = (", ".join(str(t.dtype) for t in ts) for ts in (self.op.inputs, self.op.outputs))
+        return f"{inputs} -> {outputs}"
 
     @property
     def op(self) -> Operator:

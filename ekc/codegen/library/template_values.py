@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +14,7 @@ from ekc.codegen.library.function_plan import (
     FUNCTION_SUFFIXES,
     make_function_name,
     make_parameter_names,
+    make_short_name,
 )
 from ekc.codegen.library.kernels import (
     Bundle,
@@ -27,6 +30,7 @@ from ekc.codegen.library.texts import (
     lay_out_workspace,
 )
 from ekc.ir.compute import TensorSpec
+from ekc.ir.expr import Var
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.tables import format_rounded
@@ -37,7 +41,8 @@ STATUS_CODES: Mapping[str, str] = {
     "null_pointer": "a pointer is null: give every tensor and struct, and a workspace where one is needed",
     "misaligned": "a tensor is not aligned to 16 bytes, or the workspace not to 256; cudaMalloc aligns both",
     "workspace_too_small": "the workspace has fewer bytes than the kernel needs; ask workspace_bytes",
-    "unknown_shape": "no kernel of the library has these extents; list and the header name those that have",
+    "unknown_shape": "no kernel has these extents in this order: reductions come last, so a softmax over "
+    "axis 0 of [12, 70] has 70, 12; list and the header name all extents",
     "no_kernel_for_device": "no kernel of the function runs on the device; bundle one that does",
     "not_exact": "exact_only is set, and no kernel was tuned for this board",
     "wrong_device": "a pointer is not to memory that the current device can use; see cudaSetDevice",
@@ -47,8 +52,12 @@ STATUS_CODES: Mapping[str, str] = {
     "wrong_extents": "the extents of a view do not fit the operator",
     "buffer_too_small": "a view has fewer bytes than its tensor",
     "no_gpu": "there is no GPU or no CUDA driver that can be used; cuda_error has the error",
+    "overlap": "an output overlaps an input, or the workspace a tensor; argument says which",
+    "cuda_failed": "CUDA gave an error before a launch, such as that of an earlier kernel; see cuda_error",
 }
 """Sentence of each code. Codes may be added at the end; a number keeps its meaning."""
+ABI_VERSION = 2
+"""Version of the structs of the C interface."""
 KERNELS_PER_FILE = 8
 """Kernels of a source file, at most."""
 _ROLE_WORDS = {
@@ -79,7 +88,7 @@ _TAKEN_PARAMETERS = frozenset(
 
 def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
     """Build the values of the templates; `cubin`: with machine code."""
-    functions = [_describe_function(f) for f in bundle.functions]
+    functions = [_describe_function(bundle.name, f) for f in bundle.functions]
     _add_operator_names(functions, bundle.functions)
     by_id = sorted(range(len(functions)), key=lambda i: bundle.functions[i].id)
     first_kernel: dict[str, int] = {}
@@ -102,19 +111,16 @@ def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
                 }
             )
             tensor_rows += [_describe_shape(t) for t in (*shape.op.inputs, *shape.op.outputs)]
-    newest = _find_newest_archs(bundle)
-    kernels = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
-    for row, kernel in zip(kernels, bundle.kernels, strict=True):
-        has_ptx = kernel.arch == newest[kernel.op.digest] if cubin else not kernel.board.is_exact
-        row["forward"] = _format_bool(has_ptx)
-        row |= _describe_code(kernel, has_ptx) if cubin else {}
+    kernels = _describe_kernels(bundle, cubin)
     for row, kernel in zip(kernels, bundle.kernels, strict=True):
         row["shape"] = shape_of_operator[kernel.op.digest]
     types = {t["element"].removeprefix("const ") for f in functions for t in f["tensors"]}
     launchers = list({row["symbol"]: row for row in kernels}.values())
     return {
+        "digest": _find_digest(bundle),
         "name": bundle.name,
         "version": bundle.version,
+        "abi_version": ABI_VERSION,
         "ekc_version": __version__,
         "codes": [{"name": c.upper(), "word": c, "text": text} for c, text in STATUS_CODES.items()],
         "archs": bundle.archs,
@@ -125,6 +131,9 @@ def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
         "boards": [_describe_board(b) for b in bundle.boards],
         "cubin": cubin,
         "functions": functions,
+        "typed_functions": list(
+            {tuple((t["pointer"], t["rank"]) for t in f["tensors"]): f for f in functions}.values()
+        ),
         "functions_by_id": [functions[i] for i in by_id],
         "shape_rows": shape_rows,
         "tensor_rows": tensor_rows,
@@ -136,6 +145,25 @@ def build_values(bundle: Bundle, cubin: bool) -> dict[str, Any]:
         "half": "__half" in types,
         "bfloat": "__nv_bfloat16" in types,
     }
+
+
+def _describe_kernels(bundle: Bundle, cubin: bool) -> list[dict[str, Any]]:
+    """Rows of the table of kernels, without their shapes."""
+    newest = _find_newest_archs(bundle)
+    rows = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
+    for row, kernel in zip(rows, bundle.kernels, strict=True):
+        has_ptx = kernel.arch == newest[kernel.op.digest] if cubin else not kernel.board.is_exact
+        row["forward"] = _format_bool(has_ptx)
+        row |= _describe_code(kernel, has_ptx) if cubin else {}
+    return rows
+
+
+def _find_digest(bundle: Bundle) -> str:
+    """Digest of all that the C++ header declares: functions with their extents, and the number of kernels. It
+    is a part of the names of symbols, so that objects of two libraries of one name do not share any."""
+    shapes = [[f.name, f.id, [shape.extents for shape in f.shapes]] for f in bundle.functions]
+    text = json.dumps([ABI_VERSION, shapes, len(bundle.kernels)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _split_sources(
@@ -151,10 +179,10 @@ def _split_sources(
     }
 
 
-def _describe_function(function: BundleFunction) -> dict[str, Any]:
+def _describe_function(library: str, function: BundleFunction) -> dict[str, Any]:
     op = function.op
     tensors = (*op.inputs, *op.outputs)
-    own_names = {function.name, make_function_name(op.name)}
+    own_names = {function.name, make_function_name(op.name), make_short_name(op)}
     parameters = make_parameter_names([t.name for t in tensors], _TAKEN_PARAMETERS | own_names)
     axes = [axis.name for axis in op.computes[0].axes]
     fields = make_parameter_names(axes, _TAKEN_PARAMETERS)
@@ -163,9 +191,14 @@ def _describe_function(function: BundleFunction) -> dict[str, Any]:
     return {
         "name": function.name,
         "id": function.id,
-        "title": clean_comment(str(op).splitlines()[0]),
+        "variable": f"ekc_{library}_{function.name}_{function.id:016x}",
+        "title": clean_comment("; ".join(str(op).splitlines())),
+        "inputs": len(op.inputs),
         "operator": [clean_comment(line) for line in str(op).splitlines()],
-        "axes": [{"name": name, "field": fields[name]} for name in axes],
+        "axes": [
+            {"name": name, "field": fields[name], "text": clean_comment(_describe_axis(op, name))}
+            for name in axes
+        ],
         "shapes": [
             {"extents": shape.extents, "figures": [_format_figures(k) for k in shape.kernels]}
             for shape in function.shapes
@@ -185,23 +218,48 @@ def _describe_function(function: BundleFunction) -> dict[str, Any]:
     }
 
 
+def _describe_axis(op: Operator, axis: str) -> str:
+    """Dimensions of tensors that an axis of the first compute runs over: "dimension 0 of X"."""
+    first = op.computes[0]
+    given = {t.name for t in (*op.inputs, *op.outputs)}
+    found = {
+        f"dimension {position} of {load.tensor}": None
+        for load in (*first.loads, first.output_element)
+        for position, index in enumerate(load.index)
+        if index == Var(axis) and load.tensor in given
+    }
+    return ", ".join(found)
+
+
 def _add_operator_names(rows: Sequence[dict[str, Any]], functions: Sequence[BundleFunction]) -> None:
-    """Add the name of its operator to the names of a function that was named after it, where the types of
-    pointers tell the function from all others: `matmul` beside `matmul_float32`."""
+    """Add shorter names of functions that were named after their operators: `matmul_float32` of
+    `matmul_float32_8c1d0a4e`, where no other function has it, and `matmul`, where the types of pointers tell
+    the function from all others."""
+    bases = [_find_base(f) for f in functions]
     keys = [
         (make_function_name(f.op.name), tuple(t["pointer"] for t in row["tensors"]))
         for row, f in zip(rows, functions, strict=True)
     ]
     taken = {row["name"] + suffix for row in rows for suffix in FUNCTION_SUFFIXES}
-    for row, key in zip(rows, keys, strict=True):
-        row["names"] = [row["name"]]
+    for row, base, key in zip(rows, bases, keys, strict=True):
+        declared = {base + suffix for suffix in FUNCTION_SUFFIXES}
+        row["aliases"] = [base] if base and bases.count(base) == 1 and not taken & declared else []
+        row["names"] = [row["name"], *row["aliases"]]
         if row["name"].startswith(f"{key[0]}_") and keys.count(key) == 1 and key[0] not in taken:
             row["names"].append(key[0])
+
+
+def _find_base(function: BundleFunction) -> str:
+    """The name of a function without the digits of its digest; "" of one that has another name."""
+    short = make_short_name(function.op)
+    return short if re.fullmatch(f"{short}_[0-9a-f]{{8}}", function.name) else ""
 
 
 def _format_figures(kernel: BundleKernel) -> str:
     """Figures of a kernel for a comment: "a100 (simulated): 20.3 us, 3.877 mJ (metered), of least energy"."""
     figures, label = kernel.figures, clean_comment(kernel.board.label).rstrip("\\")
+    if figures.conditions:
+        label += f", measured elsewhere ({clean_comment(figures.conditions)})"
     if figures.latency_s is None:
         return f"{label}: not measured"
     latency = f"{format_rounded(figures.latency_s * 1e6, 4)} us"
@@ -221,6 +279,7 @@ def _describe_board(board: TargetBoard) -> dict[str, Any]:
         "source": board.source,
         "capability": board.capability,
         "exact": _format_bool(board.is_exact),
+        "multiprocessors": board.multiprocessors,
     }
 
 
@@ -287,6 +346,7 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
         "latency_s": _format_figure(kernel.figures.latency_s),
         "energy_j": _format_figure(kernel.figures.energy_j),
         "energy_source": kernel.figures.energy_source,
+        "conditions": json.dumps(kernel.figures.conditions),
         "comments": [
             clean_comment(f"{kernel.board.label}, {kernel.function}, {_format_extents(kernel.op)}"),
             *(clean_comment(f"{key}: {value}") for key, value in kernel.figures.provenance.items()),

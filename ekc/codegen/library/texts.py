@@ -1,14 +1,11 @@
-"""Texts of generated files: comments, machine code as numbers, and files that are replaced in one step."""
+"""Texts of generated files: comments, machine code as numbers, and the layout of the workspace."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
-from ekc.errors import InvalidInput
 from ekc.ir.compute import TensorSpec
 
 _WORKSPACE_ALIGNMENT_BYTES = 256
@@ -22,31 +19,6 @@ def lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], in
         offsets[t.name] = total
         total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
     return offsets, total
-
-
-def write_files(folder: Path, texts: Mapping[str, str], subject: str) -> tuple[Path, ...]:
-    """Write texts by their paths in a folder, each in one step; returns the paths. `subject` begins an error
-    message. Raises `InvalidInput` for a folder that cannot be written."""
-    try:
-        for name in texts:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        return tuple(_replace_file(folder / name, text) for name, text in texts.items())
-    except OSError as problem:
-        reason = problem.strerror or type(problem).__name__
-        raise InvalidInput(
-            f"{subject}: cannot write into {folder} ({reason}); choose another folder"
-        ) from None
-
-
-def _replace_file(path: Path, text: str) -> Path:
-    """Write a file in one step: no reader sees a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
 
 
 def clean_comment(text: str) -> str:

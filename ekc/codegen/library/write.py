@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_flag, check_path
+from ekc.codegen.library.folder import replace_files
 from ekc.codegen.library.kernels import (
     Bundle,
     BundleKernel,
 )
 from ekc.codegen.library.naive_kernels import build_check_values
 from ekc.codegen.library.template_values import build_values
-from ekc.codegen.library.texts import (
-    write_files,
-)
 from ekc.codegen.render import render_template
 from ekc.errors import InvalidInput
 from ekc.version import __version__
@@ -39,20 +37,17 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     cubin: embed the machine code of the kernels instead of their CUDA source. The library then needs a C++
     compiler and at run time a driver, but no toolkit.
 
-    A missing folder is made; each file is replaced in one step; kernels of an earlier bundle of the name that
-    this one lacks are removed. Raises `InvalidInput` for a folder that cannot be written, or that holds a
-    bundle of another name.
+    A missing folder is made. All files are replaced in one step, as `replace_files` says; kernels of an
+    earlier bundle of the name that this one lacks are removed, and other files stay. Raises `InvalidInput`
+    for a folder that cannot be written, or that holds a bundle of another name.
     """
     folder = Path(check_path("folder", folder))
     check_flag("cubin", cubin)
     check_folder(folder, bundle.name)
     texts = build_texts(bundle, cubin)
-    written = write_files(folder, texts, "bundle")
-    for path in (folder / "src").glob(f"{bundle.name}_sm_*.c*"):
-        is_old = f"src/{path.name}" not in texts and path.is_file()
-        if is_old and path.read_bytes().startswith(_KERNELS_HEADS):
-            path.unlink()
-    return written
+    sources = [p for p in (folder / "src").glob(f"{bundle.name}_sm_*.c*") if p.is_file()]
+    stale = [f"src/{p.name}" for p in sources if p.read_bytes().startswith(_KERNELS_HEADS)]
+    return replace_files(folder, texts, [path for path in stale if path not in texts])
 
 
 def check_folder(folder: Path, name: str) -> None:
@@ -138,6 +133,7 @@ def _build_kernel_record(kernel: BundleKernel) -> Mapping[str, Any]:
         "latency_s": kernel.figures.latency_s,
         "energy_j": kernel.figures.energy_j,
         "energy_source": kernel.figures.energy_source,
+        "conditions": kernel.figures.conditions,
         "provenance": dict(kernel.figures.provenance),
         "workspace_bytes": kernel.compiled.workspace_bytes,
         "launches": [

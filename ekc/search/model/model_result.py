@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ekc.codegen.library.build import build_library
 from ekc.codegen.library.function_plan import name_layers
-from ekc.codegen.library.kernels import Bundle, TargetBoard
+from ekc.codegen.library.kernels import Bundle
 from ekc.codegen.library.legal_names import check_bundle_name, make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.display import format_line, shorten
 from ekc.search.model.model_data import ModelData
 from ekc.search.model.model_summary import format_model_html, format_model_summary, format_total
-from ekc.search.tuning_result import make_choice
+from ekc.search.tuning_result import make_board, make_choice
 
 if TYPE_CHECKING:
     from ekc.report.page import ReportPage
@@ -40,8 +40,7 @@ class ModelResult(ModelData):
                 choices[result.op.digest] = [fastest, replace(best, role="energy")]
             else:
                 choices[result.op.digest] = [best]
-        board = TargetBoard(self.device.name, self.device.arch, self.device.simulated)
-        return build_library(name, name_layers(self.model.layers), choices, board)
+        return build_library(name, name_layers(self.model.layers), choices, make_board(self.device))
 
     def export(self, folder: str | Path, name: str | None = None, *, cubin: bool = False) -> tuple[Path, ...]:
         """Write the kernels of all layers as a C++ library: a project for CMake and make. Returns the paths,
