@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ekc.devices.clocks.daemon.callers import describe_user
+from ekc.devices.clocks.daemon.callers import describe_user, read_process_uid
 from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 
@@ -328,9 +328,8 @@ class GovernorLock:
             holder = _find_socket_holder(gpu) or GovernorProcess()
             if holder.is_entitled:
                 raise GovernedElsewhereError(gpu, label, holder.pid) from problem
-            self.ignored = (
-                f"{label}: {holder} holds the socket of its governor without governing it, and is ignored"
-            )
+            named = _find_silent_holder(gpu) if holder.uid is None else holder
+            self.ignored = f"{label}: {named} holds the socket of its governor; it may not, and is ignored"
             self._socket.close()
 
     def close_queries(self) -> None:
@@ -361,6 +360,21 @@ def _find_socket_holder(gpu: str) -> GovernorProcess | None:
         credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
         return GovernorProcess(pid, uid)
+
+
+def _find_silent_holder(gpu: str) -> GovernorProcess:
+    """The process that holds the socket of a GPU without an answer, to name it: by its open files, which root
+    can see. Any process can pass its open files to another, so this says nothing about rights."""
+    name = _make_socket_name(gpu).replace("\0", "@")
+    with contextlib.suppress(OSError, IndexError):
+        lines = [x.split() for x in Path("/proc/net/unix").read_text().splitlines() if x.endswith(f" {name}")]
+        targets = {f"socket:[{x[6]}]" for x in lines}
+        for link in Path("/proc").glob("[0-9]*/fd/*") if targets else ():
+            with contextlib.suppress(OSError):
+                if os.readlink(link) in targets:
+                    pid = int(link.parts[2])
+                    return GovernorProcess(pid, read_process_uid(pid))
+    return GovernorProcess()
 
 
 def find_governor(gpu: str) -> GovernorProcess | None:
