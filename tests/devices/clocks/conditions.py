@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pytest
 
 OTHER_UID = 65534
-"""User id of "nobody", who has no rights."""
+"""User id without rights."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk or act as two users")
 SquatterKind = Literal["listens", "is silent", "has a full queue"]
 
@@ -34,6 +34,12 @@ def mount_small_disk(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def can_mount() -> bool:
+    """Whether a disk can be mounted here."""
+    test = ["unshare", "-m", "mount", "-t", "tmpfs", "ekc-test", "/mnt"]
+    return subprocess.run(test, capture_output=True, check=False).returncode == 0
 
 
 def fill_disk(folder: Path) -> None:

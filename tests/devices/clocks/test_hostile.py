@@ -189,7 +189,7 @@ def test_governor_that_is_killed_with_a_damaged_lease_is_restored(here: Scripted
 
 @pytest.mark.parametrize("kind", [x for x in DAMAGES if x not in ("deleted", "link to nothing")])
 def test_damaged_lease_without_a_governor_is_said(here: ScriptedBoards, kind: str) -> None:
-    """What was set is not known then: nothing is guessed."""
+    """Nothing knows then what was set, and no limit is guessed."""
     file = lease_file.make_lease_path(here.get_uuid())
     lease_file.write_lease(make_lease(here.get_uuid()))
     DAMAGES[kind](file)
