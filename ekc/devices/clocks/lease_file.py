@@ -262,12 +262,12 @@ def _open_lock_file(gpu: str, suffix: str, create: int = os.O_CREAT) -> int | No
     return None
 
 
-def _wait_for_lock(descriptor: int, seconds: float) -> bool:
+def _wait_for_lock(descriptor: int, seconds: float, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file; False where another process holds it for so many seconds."""
     latest = time.monotonic() + seconds
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() > latest:
@@ -386,7 +386,8 @@ def find_governor(gpu: str) -> GovernorProcess | None:
     if descriptor is None:
         return None
     try:
-        if _wait_for_lock(descriptor, 0.0):
+        # Shared, so that two processes that ask do not see each other.
+        if _wait_for_lock(descriptor, 0.0, fcntl.LOCK_SH):
             return None
     finally:
         os.close(descriptor)

@@ -30,7 +30,11 @@ from tests.devices.clocks.conditions import (
     needs_root,
 )
 from tests.devices.clocks.helpers import make_keeper, make_lease, read_lease
+from tests.devices.clocks.users import ALICE, BOB, shared, start_as
 from tests.scripted.nvml.boards import LIMITS_BEFORE, ScriptedBoards
+from tests.scripted.nvml.fixtures import see_boards
+
+__all__ = ["shared"]
 
 OTHER = describe_user(OTHER_UID)
 LOW = Settings(sm_mhz=900, memory_mhz=405, power_w=105.0)
@@ -288,3 +292,31 @@ def test_folder_of_another_user_is_refused_and_named(
     with pytest.raises(InvalidInput, match=f"taken of {re.escape(OTHER)} is not safe for leases"):
         make_keeper(here)
     assert not here.read_calls()
+
+
+def start_keeper_as(boards: ScriptedBoards, uid: int) -> tuple[int, str]:
+    """Status and output of a governor of a user, which sets limits and puts them back."""
+    process = start_as(boards, uid, "-c", GOVERN, boards.get_uuid(), EKC_RUN_DIR=str(boards.folder / "alice"))
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out + err
+
+
+@needs_root
+def test_user_ignores_another_user_and_not_root(
+    shared: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with zeusd, which lets users without rights set limits."""
+    gpu = shared.get_uuid()
+    squatter = Squatter(gpu, uid=BOB)
+    try:
+        status, out = start_keeper_as(shared, ALICE)
+    finally:
+        squatter.close()
+    assert status == 0
+    assert f"process {squatter.pid} of uid {BOB} holds the socket of its governor; it may not" in out
+    assert shared.are_limits_back()
+    see_boards(shared, monkeypatch)
+    with make_keeper(shared):
+        status, out = start_keeper_as(shared, ALICE)
+    assert status == 1
+    assert f"is governed by process {os.getpid()} already; one GPU has one governor" in out
