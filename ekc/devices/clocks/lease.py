@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
 from ekc.devices.clocks.daemon.client import DaemonLimits
-from ekc.devices.clocks.lease_file import GUARD_READY, Lease, format_lease
+from ekc.devices.clocks.lease_file import GUARD_READY, format_lease
 from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.limits import LimitSetter, Settings
@@ -86,7 +86,7 @@ class LeaseKeeper:
                             self._tell_guard,
                         )
                     )
-                self._guard_process = self._start_guard()
+                self._start_guard()
                 detach_in_children(self)
         except BaseException:
             self._end_leases()
@@ -163,37 +163,41 @@ class LeaseKeeper:
                 problems.append(str(problem))
         return problems
 
-    def _start_guard(self) -> subprocess.Popen[bytes] | None:
+    def _start_guard(self) -> None:
         """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches.
-        None where all leases are a daemon's."""
-        own = [x for x in self.actuators if isinstance(x, LeasedActuator)]
-        if not own:
-            return None
-        try:
-            guard = subprocess.Popen(
-                [sys.executable, "-m", "ekc.devices.clocks.guard", str(len(own))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,  # No buffer: another thread may hold its lock at a fork.
-                start_new_session=True,
-            )
-        except OSError as problem:
-            reason = problem.strerror or type(problem).__name__
-            raise ActuatorError(
-                f"the guard process did not start ({reason}), so nothing may be set"
-            ) from None
-        assert guard.stdin is not None
+        Nothing where all leases are a daemon's."""
+        with self._pipe_lock:  # A lease that changes from here on is sent to this guard.
+            messages = self._make_messages()
+            if not messages:
+                return
+            # The leases are in the pipe before the guard runs: this process may be killed at any moment.
+            read_end, write_end = os.pipe()
+            os.write(write_end, b"".join(messages))
+            try:
+                guard = subprocess.Popen(
+                    [sys.executable, "-m", "ekc.devices.clocks.guard", str(len(messages))],
+                    stdin=read_end,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,  # No buffer: another thread may hold its lock at a fork.
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                os.close(write_end)
+                reason = problem.strerror or type(problem).__name__
+                raise ActuatorError(
+                    f"the guard process did not start ({reason}), so nothing may be set"
+                ) from None
+            finally:
+                os.close(read_end)
+            os.set_blocking(write_end, False)
+            guard.stdin = open(write_end, "wb", buffering=0)  # noqa: SIM115 - lives as long as the guard
+            self._guard_process = guard
         assert guard.stdout is not None
         with guard.stdout:
-            with contextlib.suppress(BrokenPipeError):
-                for actuator in own:
-                    guard.stdin.write(_make_message(actuator.lease))
             answers = select.select([guard.stdout], [], [], GUARD_START_TIMEOUT_S)[0]
             if not answers or guard.stdout.readline() != GUARD_READY:
                 guard.kill()
                 raise ActuatorError("the guard process did not start, so nothing may be set")
-        os.set_blocking(guard.stdin.fileno(), False)
-        return guard
 
     def _run_heartbeat(self) -> None:
         last_problem = None
@@ -231,9 +235,12 @@ class LeaseKeeper:
 
     def _tell_guard(self) -> None:
         """Send the guard the leases as they are now: it restores by them, whatever the lease files hold."""
-        self._send_to_guard(
-            lambda: [_make_message(x.lease) for x in self.actuators if isinstance(x, LeasedActuator)]
-        )
+        self._send_to_guard(self._make_messages)
+
+    def _make_messages(self) -> list[bytes]:
+        """A line for each lease; a pipe takes up to 4096 bytes completely or not at all."""
+        own = [x.lease for x in self.actuators if isinstance(x, LeasedActuator)]
+        return [f"{format_lease(lease)}\n".encode() for lease in own]
 
     def _send_to_guard(self, make_messages: Callable[[], list[bytes]]) -> None:
         with self._pipe_lock:
@@ -291,15 +298,14 @@ class LeaseKeeper:
     def _restart_guard(self) -> None:
         """Start another guard. The old one, which may be restoring, ends before anything is set again."""
         old = self._guard_process
-        with hold_forks():
-            guard = self._start_guard()
-        with self._pipe_lock:
-            self._guard_process = guard
-        self._tell_guard()  # Leases may have changed since it was started.
-        if old is not None:
-            old.kill()
-            with old:  # Closes its pipe, and waits for its end.
-                pass
+        try:
+            with hold_forks():
+                self._start_guard()
+        finally:
+            if old is not None:
+                old.kill()
+                with old:  # Closes its pipe, and waits for its end.
+                    pass
 
     def _dismiss_guard(self, wait: bool = True) -> None:
         """Close the pipe of a guard whose leases are over; the guard then ends."""
@@ -311,11 +317,6 @@ class LeaseKeeper:
             guard.stdin.close()
         if wait:
             guard.wait()
-
-
-def _make_message(lease: Lease) -> bytes:
-    """A line for the guard; a pipe takes up to 4096 bytes completely or not at all."""
-    return f"{format_lease(lease)}\n".encode()
 
 
 __all__ = ["LeaseKeeper", "LeasedActuator", "restore_all"]

@@ -320,3 +320,27 @@ def test_user_ignores_another_user_and_not_root(
         status, out = start_keeper_as(shared, ALICE)
     assert status == 1
     assert f"is governed by process {os.getpid()} already; one GPU has one governor" in out
+
+
+KILLED_EARLY = """
+import os, signal, sys
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.nvml_limits import NvmlLimits
+keeper = LeaseKeeper([NvmlLimits(sys.argv[1])])
+first = keeper.guard_pid
+os.kill(first, signal.SIGKILL)
+while keeper.guard_pid == first:
+    pass
+keeper.actuators[0].apply(Settings(900, 405, 105.0))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_limits_set_while_a_guard_starts_are_known_to_it(boards: ScriptedBoards) -> None:
+    """The second guard is started when no limit is touched, and its governor is killed before it watches."""
+    process = boards.start_python("-c", KILLED_EARLY, boards.get_uuid())
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, err
+    assert {call[3] for call in boards.read_calls()} == {0}
+    assert boards.wait_for(ScriptedBoards.is_restored, 10) < 10
