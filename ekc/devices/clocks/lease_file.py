@@ -40,6 +40,8 @@ _GPU_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 MAX_LEASE_BYTES = 16 << 10
 LOCK_TIMEOUT_S = 0.5
 """Seconds to wait for a lease file's lock. A process that holds it longer was stopped; restoring goes on."""
+ANSWER_TIMEOUT_S = 2.0
+"""Seconds to wait for a governor to answer."""
 GOVERNOR_LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for a process that holds a GPU for a moment, while it restores settings."""
 
@@ -357,9 +359,25 @@ def _find_socket_holder(gpu: str) -> GovernorProcess | None:
             return GovernorProcess()  # The queue is full, by whoever filled it.
         except OSError:
             return None
-        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", credentials)
-        return GovernorProcess(pid, uid)
+        return _read_peer(client)
+
+
+def _read_peer(client: socket.socket) -> GovernorProcess:
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return GovernorProcess(pid, uid)
+
+
+def does_governor_answer(gpu: str) -> bool:
+    """Whether the governor of a GPU closes the connection of a process that asks, as one that runs does twice
+    a second. Its lease shows no heartbeat on a read-only disk."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            client.connect(_make_socket_name(gpu))
+            return _read_peer(client).is_entitled and client.recv(1) == b""
+        except OSError:
+            return False
 
 
 def _find_silent_holder(gpu: str) -> GovernorProcess:

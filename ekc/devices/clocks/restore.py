@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.lease_file import GovernedElsewhereError, GovernorLock, Lease, find_governor
+from ekc.devices.clocks.lease_file import (
+    GovernedElsewhereError,
+    GovernorLock,
+    Lease,
+    does_governor_answer,
+    find_governor,
+)
 from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
 from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, LimitSetter, format_settings
 from ekc.devices.clocks.open import reopen_actuator
@@ -162,7 +168,9 @@ def _compute_silent_s(file: Path, lease: Lease) -> float | None:
         return silent_s
     # Earlier versions of ekc write no heartbeat into the lease.
     has_heartbeat = lease.possible_caps_w is not None
-    return silent_s if has_heartbeat and silent_s > HEARTBEAT_TIMEOUT_S else None
+    if not has_heartbeat or silent_s < HEARTBEAT_TIMEOUT_S or does_governor_answer(file.stem):
+        return None
+    return silent_s
 
 
 def _is_stopped(pid: int) -> bool:

@@ -344,3 +344,34 @@ def test_limits_set_while_a_guard_starts_are_known_to_it(boards: ScriptedBoards)
     assert process.returncode == -signal.SIGKILL, err
     assert {call[3] for call in boards.read_calls()} == {0}
     assert boards.wait_for(ScriptedBoards.is_restored, 10) < 10
+
+
+def test_suspended_governor_is_shown_and_restored(boards: ScriptedBoards) -> None:
+    """Governor and guard are stopped together, as batch systems do; it sets again when it goes on."""
+    governor = Governor(boards)
+    pids = (governor.guard_pid, governor.process.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    status, out = restore(boards)
+    assert status == 0, out
+    assert f"governor {governor.process.pid} is suspended, without a heartbeat for" in out
+    assert "and had set SM up to 900 MHz, memory 405 MHz, cap 105 W; previous settings are back until" in out
+    assert boards.is_restored()
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    assert boards.wait_for(lambda b: b.read_limits() == LOW_LIMITS, 20) < 20
+    assert "the governor was stopped for a while" in governor.end()
+    assert boards.is_restored()
+
+
+def test_running_governor_whose_lease_shows_no_heartbeat_is_left_alone(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a read-only disk."""
+    monkeypatch.setattr(lease_file, "touch_lease", lambda gpu: None)
+    with make_keeper(here) as keeper:
+        keeper.actuators[0].apply(LOW)
+        os.utime(lease_file.make_lease_path(here.get_uuid()), (1, 1))
+        (result,) = restore_all()
+        assert result.problem == f"governed by process {os.getpid()}; end that one instead"
+        assert here.read_limits() == LOW_LIMITS
