@@ -1,7 +1,7 @@
 """Kill -9 of the job, the governor, its guard, and all of them: are the previous settings back in time? And
 with the daemon: kill -9 of governor and job, SIGSTOP of both, and kill -9 of the daemon.
 
-    python -m benchmarks.governor.kills [--kills 20] [--seed 0] [--json FILE]
+    python -m benchmarks.governor.kills [--kills 20] [--under CONDITION] [--seed 0] [--json FILE]
 
 Real processes and real signals under a scripted NVML (a file that all processes share, see
 tests/scripted/nvml): no GPU is touched. The governor is that of `ekc govern -- COMMAND` with a loop that
@@ -9,11 +9,20 @@ sets random SM, memory and power limits every few milliseconds, so that kills co
 Columns: the process killed, the number of kills at random times, how often a limit was set at that time,
 seconds until the previous settings were back (a guard: until it was replaced, or after killing the governor
 too, whichever took longer), and whether the job was unharmed.
+
+CONDITION: what was done just before the kill (as root alone).
+
+- `full`: the folder of the leases has no room for a byte or a file.
+- `read-only`: it cannot be written to, so the lease file stays and `ekc govern --restore` has status 1.
+- `damaged`: the lease files are emptied, deleted or replaced (drawn from `DAMAGES` of the tests). Where all
+  processes are killed too, what was set is not known to any of them: that row is left out.
+- `squatter`: another user has held the sockets of the GPUs from the beginning.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import random
@@ -28,14 +37,30 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.script import make_main
+from ekc.errors import InvalidInput
 from ekc.processes.process_facts import list_process_family
+from tests.devices.clocks.conditions import (
+    DAMAGES,
+    Squatter,
+    can_mount,
+    fill_disk,
+    make_read_only,
+    mount_small_disk,
+)
 from tests.devices.clocks.daemon.helpers import RunningDaemon
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 BAR_S = 5.0
 """Seconds within which the previous settings must be back."""
-JOB = "import time, sys; time.sleep(float(sys.argv[1])); print('job done')"
-JOB_S = "4"
+JOB = """
+import pathlib, time
+end_s = time.monotonic() + 120
+while time.monotonic() < end_s and not pathlib.Path("end").exists():
+    time.sleep(0.02)
+print('job done')
+"""
+"""Runs until there is a file `end` in its folder."""
+CONDITIONS = ("nothing", "full", "read-only", "damaged", "squatter")
 LATEST_S = 0.6
 """Kills come up to so many seconds after the first setting."""
 
@@ -56,10 +81,35 @@ class Case:
 class GovernedProcesses:
     """A governor, its guard and its job, as three processes over one scripted GPU."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, condition: str = "nothing") -> None:
         self.boards = ScriptedBoards(folder)
+        self.condition = condition
+        self._cleanup = contextlib.ExitStack()
+        try:
+            if condition in ("full", "read-only"):
+                self._cleanup.enter_context(mount_small_disk(self.boards.leases))
+            elif condition == "squatter":
+                self._cleanup.callback(Squatter(self.boards.get_uuid()).close)
+            self.start_all()
+        except BaseException:
+            self._cleanup.close()
+            raise
+
+    def start_all(self) -> None:
+        """Start all processes."""
         self.start({})
         self.guard = self.find_child("ekc.devices.clocks.guard")
+
+    def spoil(self, rng: random.Random) -> None:
+        """Bring about the condition, where it is not there from the beginning."""
+        if self.condition == "full":
+            fill_disk(self.boards.leases)
+        elif self.condition == "read-only":
+            make_read_only(self.boards.leases)
+        elif self.condition == "damaged":
+            for file in self.boards.leases.glob("*.json"):
+                with contextlib.suppress(FileNotFoundError):  # The governor replaces it just now.
+                    DAMAGES[rng.choice(list(DAMAGES))](file)
 
     def start(self, environment: dict[str, str]) -> None:
         """Start the governor and its job, and wait until a limit was set."""
@@ -67,7 +117,7 @@ class GovernedProcesses:
         runner = str(ROOT / "tests" / "governor" / "restless_govern.py")
         self.output = (self.boards.folder / "out").open("w")
         self.process = self.boards.start_python(
-            runner, sys.executable, "-c", JOB, JOB_S, stdout=self.output, stderr=subprocess.DEVNULL
+            runner, sys.executable, "-c", JOB, stdout=self.output, stderr=subprocess.DEVNULL
         )
         assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
         self.job = self.find_child("job done")
@@ -85,11 +135,15 @@ class GovernedProcesses:
         return not self.boards.are_limits_back()
 
     def wait_for_restore(self) -> float:
-        """Seconds until the previous settings were back and no lease was left."""
-        return self.boards.wait_for(ScriptedBoards.is_restored, 2 * BAR_S)
+        """Seconds until the previous settings were back and no lease was left, where it can be deleted."""
+        is_back = ScriptedBoards.is_restored
+        if self.condition == "read-only":
+            is_back = ScriptedBoards.are_limits_back
+        return self.boards.wait_for(is_back, 2 * BAR_S)
 
     def wait_for_job(self) -> bool:
-        """Wait until the job has ended; whether it ended normally with its complete output."""
+        """Let the job end, and wait for that; whether it ended normally with its complete output."""
+        (self.boards.folder / "end").touch()
         self.boards.wait_for(lambda b: not Path(f"/proc/{self.job}").exists(), 30)
         self.process.wait()
         return (self.boards.folder / "out").read_text() == "job done\n"
@@ -97,20 +151,24 @@ class GovernedProcesses:
     def close(self) -> None:
         """Kill what still runs."""
         self.process.kill()
+        self.process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.job, signal.SIGKILL)
+        self._cleanup.close()
 
 
 class DaemonProcesses(GovernedProcesses):
     """A governor and its job, and the daemon that sets limits for it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.boards = ScriptedBoards(folder)
+    def start_all(self) -> None:
+        """Start the daemon, the governor and its job."""
         self.daemon = RunningDaemon(self.boards, f"[[allow]]\nusers = [{os.geteuid()}]\n")
         self.start({"ACTUATOR": "daemon", "EKC_GOVERNOR_SOCKET": str(self.daemon.socket_path)})
 
     def close(self) -> None:
         """Kill what still runs."""
-        super().close()
         self.daemon.close()
+        super().close()
 
 
 def kill_client(g: GovernedProcesses) -> Case:
@@ -175,7 +233,8 @@ def kill_all(g: GovernedProcesses) -> Case:
     restore = g.boards.start_python("-m", "ekc", "govern", "--restore")
     restore.communicate()
     is_back = g.wait_for_restore() < float("inf")
-    seconds = time.monotonic() - began if is_back and restore.returncode == 0 else float("inf")
+    is_right = restore.returncode == (g.condition == "read-only")
+    seconds = time.monotonic() - began if is_back and is_right else float("inf")
     return Case(touched, seconds, True, restored=True)
 
 
@@ -187,14 +246,15 @@ def _clock_was_set(boards: ScriptedBoards) -> bool:
     return any("Locked" in call[2] for call in boards.read_calls())
 
 
-def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
+def _run_cases(name: str, condition: str, kills: int, rng: random.Random) -> dict[str, object]:
     cases = []
     for _ in range(kills):
         with tempfile.TemporaryDirectory() as folder:
             processes = DaemonProcesses if name in DAEMON_CASES else GovernedProcesses
-            governed = processes(Path(folder))
+            governed = processes(Path(folder), condition)
             try:
                 time.sleep(rng.uniform(0.0, LATEST_S))
+                governed.spoil(rng)
                 cases.append((CASES | DAEMON_CASES)[name](governed))
             finally:
                 governed.close()
@@ -211,6 +271,7 @@ def _run_cases(name: str, kills: int, rng: random.Random) -> dict[str, object]:
     )
     return {
         "killed": name,
+        "under": condition,
         "bar": {"back_s": None if name == "all" else BAR_S},
         "pass": is_within_bar,
         "cases": [asdict(x) for x in cases],
@@ -227,17 +288,22 @@ def _read_command(pid: int) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--under", choices=CONDITIONS, default="nothing", help="what is done before a kill")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run all kills and print the table."""
-    rng = random.Random(arguments.seed)
+    rng, under = random.Random(arguments.seed), arguments.under
+    if under != "nothing" and (os.geteuid() != 0 or not can_mount()):
+        raise InvalidInput(f"--under {under}: it needs root, and the right to mount a disk")
     print(platform.platform(terse=True))
     print(
-        f"scripted NVML, {arguments.kills} kills each, seed {arguments.seed}; bar: back within {BAR_S:g} s\n"
+        f"scripted NVML, {arguments.kills} kills each, under {under}, seed {arguments.seed}; "
+        f"bar: back within {BAR_S:g} s\n"
     )
     print(f"{'killed':10}{'kills':>6}{'while set':>11}{'back, median':>14}{'worst':>9}{'job unharmed':>14}")
-    return {"lines": [_run_cases(name, arguments.kills, rng) for name in CASES | DAEMON_CASES]}
+    names = [x for x in CASES | DAEMON_CASES if not (under == "damaged" and x == "all")]
+    return {"lines": [_run_cases(name, under, arguments.kills, rng) for name in names]}
 
 
 main = make_main(__doc__, measure, {"back_s": BAR_S}, add_options)

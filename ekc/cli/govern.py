@@ -56,7 +56,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--restore",
     is_flag=True,
     allow_from_autoenv=False,
-    help="Restore the settings that killed or suspended governors left changed, as root those of all users.",
+    help="Restore the settings that killed or suspended governors of this user left changed.",
 )
 @click.option(
     "--advise", is_flag=True, help="Change no setting; report the settings to use and the expected saving."

@@ -136,7 +136,7 @@ def test_cost_of_a_short_job() -> None:
 @pytest.mark.slow
 def test_kills_restore_the_settings(run: Run, tmp_path: Path) -> None:
     text, figures = run("governor.kills", "--kills", "1", "--seed", "3")
-    assert "scripted NVML, 1 kills each, seed 3" in text
+    assert "scripted NVML, 1 kills each, under nothing, seed 3" in text
     names = ["job", "governor", "guard", "all", "client", "stopped", "daemon"]
     assert [row["killed"] for row in figures["lines"]] == names
     for row in figures["lines"]:

@@ -1,9 +1,10 @@
 """The guard: a small process that puts settings back when its governor dies or hangs.
 
-`python -m ekc.devices.clocks.guard GPU LEASE_ID [GPU LEASE_ID ...]`, started by a `LeaseKeeper`. The governor
-writes a byte to the guard's stdin every half second. The kernel closes that pipe when the governor ends, for
-any reason. Where no byte comes for `SILENCE_TIMEOUT_S`, the governor hangs or was stopped. In both cases the
-guard puts back every setting that is still leased.
+`python -m ekc.devices.clocks.guard NUMBER`, started by a `LeaseKeeper` that has leases of so many GPUs. The
+governor writes lines to the guard's stdin: each lease at the beginning and whenever one changes, and an empty
+line every half second. The kernel closes that pipe when the governor ends, for any reason. Where no line
+comes for `SILENCE_TIMEOUT_S`, the governor hangs or was stopped. In both cases the guard puts back every
+setting that is still leased, by the leases that it was sent: a lease file may be damaged.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.lease_file import GUARD_READY, Lease
+from ekc.devices.clocks.lease_file import GUARD_READY, Lease, parse_lease
 from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.open import reopen_actuator
-from ekc.devices.clocks.restore import end_lease, restore_settings
+from ekc.devices.clocks.restore import NOTHING_SET, restore_settings
 from ekc.errors import EkcError, RecordError
 from ekc.processes.group_signals import EXTERNAL_SIGNALS
 
@@ -36,49 +37,75 @@ RESTORE_AGAIN_DELAY_S = 0.3
 """Seconds between two restorations: a call of the dead governor may still be under way to a daemon."""
 
 
-@dataclass(frozen=True)
-class _GuardedLease:
-    """A lease of this guard; its actuator is opened at once, because drivers may be slow later."""
-
-    gpu: str
-    lease_id: str
-    limit_setter: LimitSetter
-
-    def read_lease(self) -> Lease | None:
-        """The lease as its file has it now; None where the lease has ended."""
-        now = lease_file.read_lease(lease_file.make_lease_path(self.gpu))
-        return now if now is not None and now.id == self.lease_id else None
-
-
 def main(arguments: list[str]) -> int:
     """Watch the governor, then put settings back. Exit status 1 where that failed to the end."""
     for number in EXTERNAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # A signal that ends the governor must not end its guard first.
+    inbox = _Inbox(sys.stdin.fileno())
     try:
-        leases = [_open_guarded_lease(*pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
-    except EkcError as problem:
+        while len(inbox.leases) < int(arguments[0]):
+            if not inbox.read():
+                return 1
+        # Opened at once, because drivers may be slow later.
+        setters = {gpu: reopen_actuator(lease.reference) for gpu, lease in inbox.leases.items()}
+    except (EkcError, ValueError) as problem:
         _print_line(f"ekc guard: {problem}")
         return 1
     with contextlib.suppress(BrokenPipeError):  # The governor may be dead by now, and needs a guard then.
         os.write(sys.stdout.fileno(), GUARD_READY)
-    why = _wait_for_governor_end(sys.stdin.fileno())
+    governor_end, was_stopped = _wait_for_governor_end(inbox)
     threading.Thread(target=_release_stderr_late, daemon=True).start()
-    return _restore_leases(leases, why)
+    leases = [_GuardedLease(lease, setters[gpu]) for gpu, lease in inbox.leases.items()]
+    return _restore_leases(leases, governor_end, was_stopped)
 
 
-def _open_guarded_lease(gpu: str, lease_id: str) -> _GuardedLease:
-    lease = lease_file.read_lease(lease_file.make_lease_path(gpu))
-    if lease is None:
-        raise RecordError(f"{lease_file.make_lease_path(gpu)} does not exist; there is no lease to guard")
-    return _GuardedLease(gpu, lease_id, reopen_actuator(lease.reference))
+class _Inbox:
+    """The pipe of the governor, and the last lease of each GPU that came through it."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self.leases: dict[str, Lease] = {}
+        self._rest = b""
+
+    def read(self) -> bool:
+        """Read what has come, or wait for it; False at the end of the pipe. Raises `ValueError` for a line
+        that is no lease."""
+        received = os.read(self.pipe, 1 << 16)
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        for lease in (parse_lease(line) for line in lines if line):
+            self.leases[lease.reference.gpu] = lease
+        return bool(received)
 
 
-def _wait_for_governor_end(pipe: int) -> str:
-    """Wait until the governor is gone or silent; returns "died" or "hangs"."""
-    while select.select([pipe], [], [], SILENCE_TIMEOUT_S)[0]:
-        if not os.read(pipe, 1 << 16):
-            return "died"
-    return "hangs"
+@dataclass(frozen=True)
+class _GuardedLease:
+    """A lease to end, and the actuator for that."""
+
+    lease: Lease
+    limit_setter: LimitSetter
+
+    def has_ended(self, is_gone_enough: bool) -> bool:
+        """Whether another process has ended the lease: it took another, or deleted the file, which means that
+        only where `is_gone_enough`. A damaged file says nothing."""
+        try:
+            now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
+        except EkcError:
+            return False
+        return is_gone_enough if now is None else now.id != self.lease.id
+
+
+def _wait_for_governor_end(inbox: _Inbox) -> tuple[str, bool]:
+    """Wait until the governor is gone or silent; returns "died" or "hangs", and whether this process was
+    stopped in between: others may have ended its leases then."""
+    was_stopped = False
+    while True:
+        began_s = time.monotonic()
+        is_silent = not select.select([inbox.pipe], [], [], SILENCE_TIMEOUT_S)[0]
+        was_stopped |= time.monotonic() - began_s > 2 * SILENCE_TIMEOUT_S
+        if is_silent:
+            return "hangs", was_stopped
+        if not inbox.read():
+            return "died", was_stopped
 
 
 def _release_stderr_late() -> None:
@@ -93,10 +120,11 @@ def _release_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _restore_leases(leases: list[_GuardedLease], governor_end: str) -> int:
+def _restore_leases(leases: list[_GuardedLease], governor_end: str, was_stopped: bool) -> int:
     """Put settings back, and repeat for a minute what fails; leases that ended normally are skipped."""
     for attempt in range(MAX_TRIES):
-        if not any(lease_file.make_lease_path(x.gpu).exists() for x in leases):
+        leases = [x for x in leases if not x.has_ended(was_stopped or attempt > 0 or not x.lease.touched)]
+        if not leases:
             return 0
         _collect_problems(_restore_settings, leases)
         time.sleep(RESTORE_AGAIN_DELAY_S)
@@ -122,18 +150,23 @@ def _collect_problems(action: Callable[[_GuardedLease], None], leases: list[_Gua
     return problems
 
 
-def _restore_settings(guarded_lease: _GuardedLease) -> None:
-    with lease_file.lock_lease(guarded_lease.gpu):
-        lease = guarded_lease.read_lease()
-        if lease is not None:
-            restore_settings(lease, guarded_lease.limit_setter)
+def _restore_settings(guarded: _GuardedLease) -> None:
+    with lease_file.lock_lease(guarded.lease.reference.gpu):
+        restore_settings(guarded.lease, guarded.limit_setter)
 
 
-def _end_lease(guarded_lease: _GuardedLease, governor_end: str) -> None:
-    lease = guarded_lease.read_lease()
-    if lease is not None:
-        outcome = end_lease(lease, guarded_lease.limit_setter)
-        _print_line(f"ekc guard: governor {lease.governor} {governor_end}; {lease.label}: {outcome}")
+def _end_lease(guarded: _GuardedLease, governor_end: str) -> None:
+    lease, outcome = guarded.lease, NOTHING_SET
+    with lease_file.lock_lease(lease.reference.gpu):
+        if guarded.has_ended(is_gone_enough=False):
+            return
+        if lease.touched:
+            outcome = restore_settings(lease, guarded.limit_setter)
+        try:
+            lease_file.erase_lease(lease.reference.gpu)
+        except RecordError as problem:  # Nothing is left that could be tried again.
+            outcome = str(problem)
+    _print_line(f"ekc guard: governor {lease.governor} {governor_end}; {lease.label}: {outcome}")
 
 
 def _print_line(line: str) -> None:

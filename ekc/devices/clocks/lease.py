@@ -1,10 +1,10 @@
 """Leases: previous settings of a GPU come back, whatever ends the process that set others.
 
 `LeaseKeeper` writes a lease file per GPU before anything is set, starts a guard process that watches this
-process, sends the guard a heartbeat, and puts everything back at the end. Where this process and the guard
-both die, the lease file stays, and `restore_all` (`ekc govern --restore`) or the next governor restores the
-settings in it. A `LeasedActuator` is the actuator for the control loop: each setting passes the lease first.
-"Governor" is any process with a lease, also a tuning run.
+process, sends the guard a heartbeat and each change of a lease, and puts everything back at the end. Where
+this process and the guard both die, the lease file stays, and `restore_all` (`ekc govern --restore`) or the
+next governor restores the settings in it. A `LeasedActuator` is the actuator for the control loop: each
+setting passes the lease first. "Governor" is any process with a lease, also a tuning run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
 from ekc.devices.clocks.daemon.client import DaemonLimits
-from ekc.devices.clocks.lease_file import GUARD_READY
-from ekc.devices.clocks.lease_registry import register_lease_folder
+from ekc.devices.clocks.lease_file import GUARD_READY, format_lease
 from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
-from ekc.errors import ActuatorError, EkcError, RecordError
+from ekc.errors import ActuatorError, EkcError
 from ekc.forks import detach_in_children, hold_forks
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -62,8 +61,10 @@ class LeaseKeeper:
         """Time of the last heartbeat."""
         self._late_s = -math.inf
         """Time of the last heartbeat that came late."""
-        self._needs_reapply = False
-        """Whether leases ended, and settings made under them are not in force again."""
+        self._losses: list[str] = []
+        """Why leases were lost, one line each, while settings made under them are not in force again."""
+        self._pipe_lock = threading.Lock()
+        """Serialises messages to the guard, and its replacement by another one."""
         self.actuators: list[LeasedActuator | DaemonActuator] = []
         self._guard_process: subprocess.Popen[bytes] | None = None
         """None where a daemon keeps all leases, with guards of its own."""
@@ -74,15 +75,18 @@ class LeaseKeeper:
                 remote = [x for x in limit_setters if isinstance(x, DaemonLimits)]
                 self.actuators += lease_from_daemon(remote, before, self._renew_leases, self._report)
                 local = [x for x in limit_setters if x not in remote]
-                if local:
-                    self._register_folder()
                 for settable in local:
                     self.actuators.append(
                         LeasedActuator(
-                            settable, before, self._renew_leases, self._report, self._may_guard_restore
+                            settable,
+                            before,
+                            self._renew_leases,
+                            self._report,
+                            self._may_guard_restore,
+                            self._tell_guard,
                         )
                     )
-                self._guard_process = self._start_guard()
+                self._start_guard()
                 detach_in_children(self)
         except BaseException:
             self._end_leases()
@@ -140,13 +144,6 @@ class LeaseKeeper:
         with contextlib.suppress(Exception):
             self._on_message(line)
 
-    def _register_folder(self) -> None:
-        """Register the folder of the leases; where that fails, only this user can find them."""
-        try:
-            register_lease_folder()
-        except RecordError as problem:
-            self._report(str(problem))
-
     def _run_watch(self) -> None:
         """Look for limits that others set."""
         while not self._closed.wait(WATCH_INTERVAL_S):
@@ -159,40 +156,48 @@ class LeaseKeeper:
         for actuator in self.actuators:
             try:
                 actuator.end()
-            except EkcError as problem:
+            except ActuatorError as problem:
                 remedy = "its guard tries on for a minute, after that: ekc govern --restore"
                 problems.append(f"{problem}; {remedy}")
+            except EkcError as problem:
+                problems.append(str(problem))
         return problems
 
-    def _start_guard(self) -> subprocess.Popen[bytes] | None:
+    def _start_guard(self) -> None:
         """Start the guard in its own session, beyond a terminal's signals; returns when the guard watches.
-        None where all leases are a daemon's."""
-        own = [x.lease for x in self.actuators if isinstance(x, LeasedActuator)]
-        if not own:
-            return None
-        leases = [word for lease in own for word in (lease.reference.gpu, lease.id)]
-        try:
-            guard = subprocess.Popen(
-                [sys.executable, "-m", "ekc.devices.clocks.guard", *leases],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,  # No buffer: another thread may hold its lock at a fork.
-                start_new_session=True,
-            )
-        except OSError as problem:
-            reason = problem.strerror or type(problem).__name__
-            raise ActuatorError(
-                f"the guard process did not start ({reason}), so nothing may be set"
-            ) from None
-        assert guard.stdin is not None
+        Nothing where all leases are a daemon's."""
+        with self._pipe_lock:  # A lease that changes from here on is sent to this guard.
+            messages = self._make_messages()
+            if not messages:
+                return
+            # The leases are in the pipe before the guard runs: this process may be killed at any moment.
+            read_end, write_end = os.pipe()
+            os.write(write_end, b"".join(messages))
+            try:
+                guard = subprocess.Popen(
+                    [sys.executable, "-m", "ekc.devices.clocks.guard", str(len(messages))],
+                    stdin=read_end,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,  # No buffer: another thread may hold its lock at a fork.
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                os.close(write_end)
+                reason = problem.strerror or type(problem).__name__
+                raise ActuatorError(
+                    f"the guard process did not start ({reason}), so nothing may be set"
+                ) from None
+            finally:
+                os.close(read_end)
+            os.set_blocking(write_end, False)
+            guard.stdin = open(write_end, "wb", buffering=0)  # noqa: SIM115 - lives as long as the guard
+            self._guard_process = guard
         assert guard.stdout is not None
         with guard.stdout:
             answers = select.select([guard.stdout], [], [], GUARD_START_TIMEOUT_S)[0]
             if not answers or guard.stdout.readline() != GUARD_READY:
                 guard.kill()
                 raise ActuatorError("the guard process did not start, so nothing may be set")
-        os.set_blocking(guard.stdin.fileno(), False)
-        return guard
 
     def _run_heartbeat(self) -> None:
         last_problem = None
@@ -208,8 +213,9 @@ class LeaseKeeper:
 
     def _send_heartbeat(self) -> None:
         with self._lease_lock:
-            if not self._has_all_leases():
-                self._retake_leases()
+            losses = self._find_losses()
+            if losses:
+                self._retake_leases(losses)
             elif self._guard_process is not None and self._guard_process.poll() is not None:
                 self._restart_guard()
                 self._report("the guard had ended; a new one was started")
@@ -225,61 +231,92 @@ class LeaseKeeper:
         if now_s - self._signal_s > LATE_HEARTBEAT_S:
             self._late_s = now_s
         self._signal_s = now_s
-        if self._guard_process is None:
-            return
-        assert self._guard_process.stdin is not None
-        try:
-            os.write(self._guard_process.stdin.fileno(), b".")
-        except (BlockingIOError, BrokenPipeError):
-            # The guard has not read for hours, or died just now; the next heartbeat starts another.
-            self._guard_process.kill()
+        self._send_to_guard(lambda: [b"\n"])
+
+    def _tell_guard(self) -> None:
+        """Send the guard the leases as they are now: it restores by them, whatever the lease files hold."""
+        self._send_to_guard(self._make_messages)
+
+    def _make_messages(self) -> list[bytes]:
+        """A line for each lease; a pipe takes up to 4096 bytes completely or not at all."""
+        own = [x.lease for x in self.actuators if isinstance(x, LeasedActuator)]
+        return [f"{format_lease(lease)}\n".encode() for lease in own]
+
+    def _send_to_guard(self, make_messages: Callable[[], list[bytes]]) -> None:
+        with self._pipe_lock:
+            guard = self._guard_process
+            if guard is None or guard.stdin is None or guard.stdin.closed:
+                return
+            try:
+                is_sent = all(os.write(guard.stdin.fileno(), x) == len(x) for x in make_messages())
+            except (BlockingIOError, BrokenPipeError):
+                is_sent = False
+            if not is_sent:
+                # It has not read for long, or died just now; the next heartbeat starts another.
+                guard.kill()
 
     def _may_guard_restore(self) -> bool:
         """Whether heartbeats were late, so that the guard may be restoring; its leases end a moment after."""
         now_s = time.monotonic()
         return now_s - self._signal_s > LATE_HEARTBEAT_S or now_s - self._late_s < GUARD_ACTION_S
 
-    def _has_all_leases(self) -> bool:
-        return all(x.is_active() for x in self.actuators)
+    def _find_losses(self) -> list[str]:
+        """A line for the leases that are no longer ours, for each reason."""
+        labels: dict[str, list[str]] = {}
+        for actuator in self.actuators:
+            if (reason := actuator.find_loss()) is not None:
+                labels.setdefault(reason, []).append(actuator.label)
+        return [f"the lease of {', '.join(x)} had ended ({reason})" for reason, x in labels.items()]
 
     def _renew_leases(self) -> None:
         """Renew leases before the control loop sets something."""
         with self._lease_lock:
             if self._closed.is_set():
                 raise ActuatorError("the lease is over, so nothing may be set")
-            if not self._has_all_leases():  # Else the heartbeat renewed them.
-                self._retake_leases()
+            losses = self._find_losses()
+            if losses:  # Else the heartbeat renewed them.
+                self._retake_leases(losses)
             self._reapply_settings()
 
-    def _retake_leases(self) -> None:
+    def _retake_leases(self, losses: list[str]) -> None:
         """Take the leases again and start a guard for them; settings made under the old leases are due."""
-        self._needs_reapply = True
+        self._losses = self._losses or losses
         for actuator in self.actuators:
             actuator.retake()
         self._restart_guard()
 
     def _reapply_settings(self) -> None:
         """Set the due settings again, until all of them are: the state of the leases does not show it."""
-        if not self._needs_reapply:
+        if not self._losses:
             return
         for actuator in self.actuators:
             actuator.reapply()
-        self._needs_reapply = False
-        self._report("the governor was stopped for a while, with the previous settings in force; set again")
+        losses, self._losses = self._losses, []
+        for line in losses:
+            self._report(f"{line}; taken and set again")
 
     def _restart_guard(self) -> None:
-        self._dismiss_guard()
-        with hold_forks():
-            self._guard_process = self._start_guard()
+        """Start another guard. The old one, which may be restoring, ends before anything is set again."""
+        old = self._guard_process
+        try:
+            with hold_forks():
+                self._start_guard()
+        finally:
+            if old is not None:
+                old.kill()
+                with old:  # Closes its pipe, and waits for its end.
+                    pass
 
     def _dismiss_guard(self, wait: bool = True) -> None:
         """Close the pipe of a guard whose leases are over; the guard then ends."""
-        if self._guard_process is None:
+        guard = self._guard_process
+        if guard is None:
             return
-        assert self._guard_process.stdin is not None
-        self._guard_process.stdin.close()
+        assert guard.stdin is not None
+        with self._pipe_lock:
+            guard.stdin.close()
         if wait:
-            self._guard_process.wait()
+            guard.wait()
 
 
 __all__ = ["LeaseKeeper", "LeasedActuator", "restore_all"]

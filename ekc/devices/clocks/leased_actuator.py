@@ -25,8 +25,8 @@ from ekc.devices.clocks.limits import (
     LimitTaken,
     Settings,
 )
-from ekc.devices.clocks.restore import RestoreResult, end_lease, end_stale_leases
-from ekc.errors import ActuatorError
+from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
+from ekc.errors import ActuatorError, EkcError, RecordError
 
 MAX_SUSPICION_S, SUSPICION_POLL_S = 4.0, 0.25
 """Longest wait in seconds for readings that tell whether others have set a clock, and time between two."""
@@ -41,7 +41,10 @@ class LeasedActuator:
 
     A limit that others set meanwhile is theirs from then on: it is not set any more, nor restored at the end.
     `report` gets one line. `may_be_restored` says whether the guard may have restored limits just now, since
-    this process was late: those are not the settings of others.
+    this process was late: those are not the settings of others. `tell_guard` is called after each change of
+    the lease.
+
+    The lease in memory is what goes back at the end: its file may be damaged, and the disk full.
     """
 
     simulated = False
@@ -53,17 +56,21 @@ class LeasedActuator:
         renew_lease: Callable[[], None],
         report: Callable[[str], None] = lambda line: None,
         may_be_restored: Callable[[], bool] = lambda: False,
+        tell_guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._limit_setter = limit_setter
         self._renew_lease = renew_lease
         self._report = report
         self._may_be_restored = may_be_restored
+        self._tell_guard = tell_guard
         self._lock = threading.Lock()
         """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
         try:
-            self.restored: list[RestoreResult] = end_stale_leases(limit_setter.reference.gpu)
-            """Results of restoring the settings that earlier governors left behind."""
+            if self._governor_lock.ignored:
+                report(self._governor_lock.ignored)
+            self.restored: RestoreResult | None = end_stale_lease(limit_setter.reference.gpu)
+            """Result of restoring the settings that an earlier governor left behind."""
             reading = limit_setter.read_board()
             self.lease = _make_lease(limit_setter, previous_settings, reading)
             self._settings_in_force = self.lease.previous
@@ -106,10 +113,11 @@ class LeasedActuator:
 
     def apply(self, settings: Settings) -> None:
         """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased. Raises
-        `LimitTaken` for a limit that others have set."""
+        `LimitTaken` for a limit that others have set, and `RecordError` where a new limit cannot be recorded.
+        Going back to the limits of before needs no record."""
         self._look_for_others()
         bounded = self._bound_settings(settings)
-        if not self.is_active():
+        if bounded != self.lease.previous and not self.is_active():
             self._renew_lease()
         with self._lock:
             self._requested_settings = settings
@@ -140,7 +148,7 @@ class LeasedActuator:
 
     def _look_for_others(self) -> None:
         """Before something is set: what others have set a moment ago must not be replaced."""
-        with contextlib.suppress(ActuatorError):  # Setting will fail too, and says why.
+        with contextlib.suppress(EkcError):  # Setting will fail too, and says why.
             self.watch()
             end_s = time.monotonic() + MAX_SUSPICION_S
             while self._has_suspicion() and time.monotonic() < end_s:
@@ -168,9 +176,11 @@ class LeasedActuator:
         """Leave limits to those who have set them."""
         left = tuple(x for x in self.lease.touched if x not in found)
         values: dict[str, Any] = dict.fromkeys(found)
-        with lease_file.lock_lease(self.lease.reference.gpu):
-            self._write_lease(touched=left, in_force=replace(self.lease.in_force, **values))
         self._taken_limits |= found.keys()
+        fresh = replace(self.lease, touched=left, in_force=replace(self.lease.in_force, **values))
+        with lease_file.lock_lease(fresh.reference.gpu), contextlib.suppress(RecordError):
+            lease_file.write_lease(fresh)  # Where it cannot be written, this process and its guard know it.
+        self._adopt_lease(fresh)
         for limit, why in found.items():
             self._report(
                 f"{self.label}: others have set {LIMIT_NAMES[limit]}: {why}; ekc sets it no more, and leaves "
@@ -191,8 +201,13 @@ class LeasedActuator:
         if not changed:
             return
         self._change_count += 1
+        goes_back = all(getattr(settings, x) == getattr(self.lease.previous, x) for x in changed)
         with lease_file.lock_lease(self.lease.reference.gpu):
-            self._record_request(changed, settings)
+            try:
+                self._record_request(changed, settings)
+            except RecordError:
+                if not goes_back:  # Limits that go back are in the lease already.
+                    raise
             for limit in changed:
                 self._set_limit(limit, getattr(settings, limit))
 
@@ -205,6 +220,10 @@ class LeasedActuator:
             if limit == "power_w" and (cap_w := self._find_cap_w(value)) is not None:
                 self._uncertain_caps_w.add(cap_w)
             raise
+        self._note_limit(limit, value)
+
+    def _note_limit(self, limit: Limit, value: float | None) -> None:
+        """Note a limit that is certainly in force."""
         change: dict[str, Any] = {limit: value}
         self._settings_in_force = replace(self._settings_in_force, **change)
         self._uncertain_limits.discard(limit)
@@ -217,8 +236,16 @@ class LeasedActuator:
 
     def is_active(self) -> bool:
         """Whether the lease is still ours; a guard ends the lease of a governor that was stopped or hung."""
-        now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
-        return now is not None and now.id == self.lease.id
+        return self.find_loss() is None
+
+    def find_loss(self) -> str | None:
+        """Why the lease is no longer ours; None where it is."""
+        try:
+            now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
+        except EkcError as problem:
+            return f"its file was damaged: {problem.__cause__ or problem}"
+        is_ours = now is not None and now.id == self.lease.id
+        return None if is_ours else "the governor was stopped for a while, or its file was deleted"
 
     def close_queries(self) -> None:
         """Close the connections of processes that asked who governs this GPU."""
@@ -229,11 +256,17 @@ class LeasedActuator:
         lease_file.touch_lease(self.lease.reference.gpu)
 
     def retake(self) -> None:
-        """Take the lease again after the guard has restored all limits: this process may have been stopped
-        while it set something. Limits touched before are set again, whatever their value seems to be."""
+        """Take the lease again, after the guard has restored all limits or the file was lost: this process
+        may have been stopped while it set something. Limits touched before are set again, whatever their
+        value seems to be. Where the lease cannot be written, the limits go back, and `RecordError` is raised.
+        """
         with self._lock:
             self._change_count += 1
-            self._write_lease(id=uuid.uuid4().hex)
+            try:
+                self._write_lease(id=uuid.uuid4().hex)
+            except RecordError:
+                self._go_back()
+                raise
             self._uncertain_limits = set(self.lease.touched)
 
     @contextlib.contextmanager
@@ -242,17 +275,31 @@ class LeasedActuator:
         `ActuatorError`; the lease file stays then."""
         with self._lock:
             self._change_count += 1
-            end_lease(self.lease, self._limit_setter)
+            self._end_lease()
             yield
 
     def end(self) -> None:
-        """Restore previous settings and end the lease. Raises `ActuatorError`; the lease file stays then."""
+        """Restore previous settings and end the lease. Raises `ActuatorError`, where the lease file stays,
+        and `RecordError` for one that cannot be deleted."""
         try:
             with self._lock:
                 self._has_ended = True
-                end_lease(self.lease, self._limit_setter)
+                self._end_lease()
         finally:
             self._governor_lock.close()
+
+    def _end_lease(self) -> None:
+        with lease_file.lock_lease(self.lease.reference.gpu):
+            self._go_back()
+            lease_file.erase_lease(self.lease.reference.gpu)
+
+    def _go_back(self) -> None:
+        """Restore previous settings by the lease in memory, whatever its file holds."""
+        lease = self.lease
+        restore_settings(lease, self._limit_setter)
+        self._adopt_lease(replace(lease, touched=(), in_force=Settings()))
+        for limit in lease.touched:
+            self._note_limit(limit, getattr(lease.previous, limit))
 
     def detach(self) -> None:
         """In a forked child: the lease belongs to the parent and ends with it."""
@@ -271,7 +318,11 @@ class LeasedActuator:
     def _write_lease(self, **changes: Any) -> None:
         fresh = replace(self.lease, **changes)
         lease_file.write_lease(fresh)
-        self.lease = fresh
+        self._adopt_lease(fresh)
+
+    def _adopt_lease(self, lease: Lease) -> None:
+        self.lease = lease
+        self._tell_guard()
 
     def _list_allowed_values(self, limit: Limit) -> tuple[int | float, ...]:
         bound = getattr(self.lease.previous, limit)

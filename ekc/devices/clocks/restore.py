@@ -1,22 +1,23 @@
-"""Restoring the settings that leases remember: this user's own, and as root those of all users."""
+"""Restoring the settings that this user's leases remember."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.cap_records import read_recorded_cap_w, record_caps
-from ekc.devices.clocks.foreign_lease import describe_verdicts, is_cap_of_another, judge_foreign_lease
-from ekc.devices.clocks.lease_file import GovernorLock, GovernorProcess, Lease, find_governor
-from ekc.devices.clocks.lease_registry import FoundLease, erase_found_lease, find_leases
-from ekc.devices.clocks.limits import LIMIT_NAMES, LimitSetter, Settings, format_settings
-from ekc.devices.clocks.open import choose_actuator, reopen_actuator
+from ekc.devices.clocks.lease_file import (
+    GovernedElsewhereError,
+    GovernorLock,
+    Lease,
+    does_governor_answer,
+    find_governor,
+)
+from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
+from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, LimitSetter, format_settings
+from ekc.devices.clocks.open import reopen_actuator
 from ekc.errors import ActuatorError, EkcError, RecordError
 
 SETTINGS_RESTORED = "previous settings are back"
@@ -24,9 +25,6 @@ NOTHING_SET = "nothing had been set"
 MACHINE_RESTARTED = "the machine has been started since; nothing put back"
 HEARTBEAT_TIMEOUT_S = 5.0
 """Seconds without a heartbeat in the lease after which its governor, and its guard, do not run."""
-LOCK_WAIT_S = 1.0
-"""Seconds to wait for another process that restores the same GPU."""
-MAX_REFUSED_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def restore_settings(lease: Lease, limit_setter: LimitSetter) -> str:
     cap that someone else has set since is kept. Returns the outcome in words."""
     problems: list[ActuatorError] = []
     reading = limit_setter.read_board() if "power_w" in lease.touched else None
-    kept = reading is not None and is_cap_of_another(lease, reading)
+    kept = reading is not None and _is_cap_of_another(lease, reading)
     for limit in lease.touched:
         if kept and limit == "power_w":
             continue
@@ -61,26 +59,36 @@ def restore_settings(lease: Lease, limit_setter: LimitSetter) -> str:
     return SETTINGS_RESTORED
 
 
+def _is_cap_of_another(lease: Lease, reading: LimitReading) -> bool:
+    """Whether the cap in force is neither one that the lease's governor set nor that of before."""
+    if reading.power_w is None or lease.possible_caps_w is None:
+        return False
+    before = lease.previous.power_w or reading.default_power_w
+    ours = (*lease.possible_caps_w, *(() if before is None else (before,)))
+    return all(abs(reading.power_w - cap) > CAP_TOLERANCE_W for cap in ours)
+
+
 def end_lease(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
     """Restore settings and delete the lease file; nothing where the lease has ended or another one took its
-    place. The caps that `lease` says governors may have set count, not those of its file.
+    place.
 
     Returns the outcome in words. After a reboot the file is deleted and nothing is restored: an administrator
     may have set limits since.
 
-    Raises `ActuatorError`; the file stays then, for a later try.
+    Raises `ActuatorError`, where the file stays for a later try, and `RecordError` for a damaged file, or one
+    that cannot be deleted.
     """
     gpu = lease.reference.gpu
     with lease_file.lock_lease(gpu):
         now = lease_file.read_lease(lease_file.make_lease_path(gpu))
         if now is None or now.id != lease.id:
             return SETTINGS_RESTORED  # Whoever ended the lease restored them.
-        outcome = _restore_touched(replace(now, possible_caps_w=lease.possible_caps_w), limit_setter)
+        outcome = _restore_touched(now, limit_setter)
         lease_file.erase_lease(gpu)
         return outcome
 
 
-def _restore_touched(lease: Lease, limit_setter: LimitSetter | None = None) -> str:
+def _restore_touched(lease: Lease, limit_setter: LimitSetter | None) -> str:
     if lease.predates_boot:
         return MACHINE_RESTARTED
     if not lease.touched:
@@ -88,144 +96,60 @@ def _restore_touched(lease: Lease, limit_setter: LimitSetter | None = None) -> s
     return restore_settings(lease, limit_setter or reopen_actuator(lease.reference))
 
 
-def end_stale_leases(gpu: str) -> list[RestoreResult]:
-    """Restore what governors that have ended left on a GPU, as root those of all users, the latest first. The
-    caller holds the `GovernorLock` of the GPU. Raises `EkcError` where the lease in the folder of this
-    process cannot be restored."""
-    found = find_leases(gpu)
-    results = []
-    for one in found:
-        if not _is_in_own_folder(one):
-            results.append(_restore_found(one, found))
-        elif one.lease is None:
-            raise RecordError(f"{one.label}: {one.problem}")
-        else:
-            results.append(RestoreResult(one.lease.label, _end_own_lease(one, one.lease, found)))
-    return results
+def end_stale_lease(gpu: str) -> RestoreResult | None:
+    """Restore what a governor of this user that has ended left on a GPU; None where nothing is left. The
+    caller holds the `GovernorLock` of the GPU. Raises `EkcError` where that fails."""
+    lease = lease_file.read_lease(lease_file.make_lease_path(gpu))
+    return None if lease is None else RestoreResult(lease.label, end_lease(lease))
 
 
 def restore_all() -> list[RestoreResult]:
-    """Restore every lease whose governor has ended or does not run: this user's, and as root all."""
-    found = find_leases()
-    results = [x for one in found if one.gpu and (x := _restore_unless_governed(one, found)) is not None]
-    refused = [RestoreResult(x.label, problem=x.problem) for x in found if not x.gpu]
-    results += refused[:MAX_REFUSED_LINES]
-    if len(refused) > MAX_REFUSED_LINES:
-        more = len(refused) - MAX_REFUSED_LINES
-        results.append(RestoreResult("more", problem=f"{more} more files and folders were not looked into"))
-    if os.geteuid() == 0:
-        with suppress(OSError):  # Without a record, the board's default is the bound.
-            record_caps({x.gpu for x in find_leases()})
-    return results
+    """Restore every lease of this user whose governor has ended or does not run."""
+    files = sorted(lease_file.find_lease_folder().glob("*.json"))
+    return [_restore_unless_governed(file) for file in files]
 
 
-def _restore_unless_governed(one: FoundLease, found: Sequence[FoundLease]) -> RestoreResult | None:
-    """Restore a lease unless its governor runs; None where another user's governor runs as it should."""
-    is_entitled = one.is_own or os.geteuid() == 0
-    governor = find_governor(one.gpu)
-    if governor is not None and _is_its_governor(one, governor):
-        silent_s = _compute_silent_s(one, governor)
-        if silent_s is None:
-            return _report_running(one, governor)
-        if is_entitled:
-            return _restore_suspended(one, governor, silent_s, found)
-    if not is_entitled:
-        return _restore_found(one, found)
-    lock = _lock_gpu(one)
-    if lock is None:
-        return _report_running(one, governor or find_governor(one.gpu) or GovernorProcess(0, 0))
-    with closing(lock):
-        return _restore_found(one, found)
+def _restore_unless_governed(file: Path) -> RestoreResult:
+    gpu, lease = file.stem, None
+    damage = f"{file} was deleted just now"
+    try:
+        lease = lease_file.read_lease(file)
+    except RecordError as problem:
+        damage = str(problem)
+    governor = find_governor(gpu)
+    if governor is not None:
+        silent_s = None if lease is None else _compute_silent_s(file, lease)
+        if lease is None or silent_s is None or governor.pid != lease.governor:
+            now = f"governed by process {governor.pid}; end that one instead"
+            return RestoreResult(lease.label if lease else gpu, problem=now)
+        return _restore_suspended(lease, silent_s)
+    if lease is None:
+        return RestoreResult(gpu, problem=damage)
+    try:
+        with closing(GovernorLock(gpu, lease.label)) as lock:
+            result = _end_found(lease)
+    except GovernedElsewhereError as governed:
+        return RestoreResult(lease.label, problem=str(governed))
+    ignored = f"; {lock.ignored}" if lock.ignored else ""
+    left = f"{result.problem}{ignored}" if result.problem else None
+    return RestoreResult(result.label, result.outcome + ignored, left)
 
 
-def _report_running(one: FoundLease, governor: GovernorProcess) -> RestoreResult | None:
-    """A line for a GPU that a process governs now; None for what is no concern of this user."""
-    if _is_its_governor(one, governor) and not _is_in_own_folder(one):
-        return None
-    if one.is_own:
-        return RestoreResult(
-            _make_label(one), problem=f"governed by process {governor.pid}; end that one instead"
-        )
-    now = f"process {governor.pid} of user {governor.uid} governs the GPU now"
-    return RestoreResult(one.label, problem=f"left until it ends, since {now}")
-
-
-def _restore_suspended(
-    one: FoundLease, governor: GovernorProcess, silent_s: float, found: Sequence[FoundLease]
-) -> RestoreResult:
+def _restore_suspended(lease: Lease, silent_s: float) -> RestoreResult:
     """Restore the lease of a governor that does not run. It takes the lease again when it goes on."""
-    result = _restore_found(one, found)
-    if result.problem is not None or one.lease is None:
+    result = _end_found(lease)
+    if result.problem is not None:
         return result
-    state = f"governor {governor.pid} is suspended, without a heartbeat for {silent_s:.0f} s"
-    words = f"{state}, and had set {_describe_settings(one.lease)}; {result.outcome} until it goes on"
+    state = f"governor {lease.governor} is suspended, without a heartbeat for {silent_s:.0f} s"
+    words = f"{state}, and had set {_describe_settings(lease)}; {result.outcome} until it goes on"
     return RestoreResult(result.label, words)
 
 
-def _restore_found(one: FoundLease, found: Sequence[FoundLease]) -> RestoreResult:
-    """Restore a lease whose governor does not set anything now. `found`: all leases of that GPU."""
-    label = _make_label(one)
+def _end_found(lease: Lease) -> RestoreResult:
     try:
-        if one.lease is None:
-            return RestoreResult(label, problem=one.problem)
-        if one.is_own:
-            return RestoreResult(label, _end_own_lease(one, one.lease, found))
-        if os.geteuid() != 0:
-            what = _describe_settings(one.lease)
-            return RestoreResult(
-                label,
-                problem=f"a governor left {what}; only its user or root can end that: run ekc govern "
-                "--restore as root",
-            )
-        return _restore_foreign(one, one.lease, found)
+        return RestoreResult(lease.label, end_lease(lease))
     except EkcError as problem:
-        return RestoreResult(label, problem=str(problem))
-
-
-def _end_own_lease(one: FoundLease, lease: Lease, found: Sequence[FoundLease]) -> str:
-    lease = _add_caps_of_others(one.gpu, lease, found)
-    if _is_in_own_folder(one):
-        return end_lease(lease)
-    outcome = _restore_touched(lease)
-    erase_found_lease(one)
-    return outcome
-
-
-def _add_caps_of_others(gpu: str, lease: Lease, found: Sequence[FoundLease]) -> Lease:
-    """The lease with the caps that other governors of the GPU set: none of them is an administrator's."""
-    if lease.possible_caps_w is None:
-        return lease
-    caps = [x.lease.possible_caps_w or () for x in found if x.gpu == gpu and x.lease is not None]
-    return replace(lease, possible_caps_w=tuple({*lease.possible_caps_w, *chain.from_iterable(caps)}))
-
-
-def _restore_foreign(one: FoundLease, lease: Lease, found: Sequence[FoundLease]) -> RestoreResult:
-    """As root, restore what may be restored of a lease of another user."""
-    if not lease.boot:
-        return RestoreResult(one.label, problem="it names no start of the machine; nothing put back")
-    if lease.predates_boot or not lease.touched:
-        erase_found_lease(one)
-        return RestoreResult(one.label, MACHINE_RESTARTED if lease.predates_boot else NOTHING_SET)
-    # Not through the daemon that the lease names: that may lead anywhere.
-    limit_setter = choose_actuator("auto", one.gpu)
-    records = _list_records(one.gpu, found)
-    verdicts = judge_foreign_lease(lease, records, limit_setter.gears(), limit_setter.read_board())
-    for verdict in verdicts:
-        if verdict.action == "put back":
-            limit_setter.set_limit(verdict.limit, verdict.value)
-    words = f"{limit_setter.label}: {describe_verdicts(verdicts)}"
-    if any(x.action == "left" for x in verdicts):
-        remedy = f"set it by hand, or restore as user {one.folder.owner}"
-        return RestoreResult(one.label, problem=f"{words}; {remedy}")
-    erase_found_lease(one)
-    return RestoreResult(one.label, words)
-
-
-def _list_records(gpu: str, found: Sequence[FoundLease]) -> list[Settings]:
-    """Limits of a GPU that root knows to have been in force before a governor set others."""
-    own = [x.lease for x in found if x.is_own and x.gpu == gpu and x.lease is not None]
-    known = [x.previous for x in own if not x.predates_boot]
-    return [*known, Settings(power_w=read_recorded_cap_w(gpu))]
+        return RestoreResult(lease.label, problem=str(problem))
 
 
 def _describe_settings(lease: Lease) -> str:
@@ -234,31 +158,19 @@ def _describe_settings(lease: Lease) -> str:
     return names if lease.possible_caps_w is None else format_settings(lease.in_force)
 
 
-def _make_label(one: FoundLease) -> str:
-    """The label of this user's own lease; the place of another's, which is no text of that user."""
-    return one.lease.label if one.is_own and one.lease is not None else one.label
-
-
-def _is_in_own_folder(one: FoundLease) -> bool:
-    """Whether a lease is in the folder in which this process keeps its own."""
-    return one.is_own and one.folder.path == lease_file.find_lease_folder().absolute()
-
-
-def _is_its_governor(one: FoundLease, governor: GovernorProcess) -> bool:
-    """Whether the process that holds the GPU is the governor of the lease, and not one of another user."""
-    if one.lease is None:
-        return False
-    return (governor.pid, governor.uid) == (one.lease.governor, one.folder.owner)
-
-
-def _compute_silent_s(one: FoundLease, governor: GovernorProcess) -> float | None:
+def _compute_silent_s(file: Path, lease: Lease) -> float | None:
     """Seconds since the last heartbeat of a governor that is stopped or frozen; None for one that runs."""
-    silent_s = max(0.0, time.time() - one.changed_s)
-    if _is_stopped(governor.pid):
+    try:
+        silent_s = max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:
+        return None  # It has just ended.
+    if _is_stopped(lease.governor):
         return silent_s
     # Earlier versions of ekc write no heartbeat into the lease.
-    has_heartbeat = one.lease is not None and one.lease.possible_caps_w is not None
-    return silent_s if has_heartbeat and silent_s > HEARTBEAT_TIMEOUT_S else None
+    has_heartbeat = lease.possible_caps_w is not None
+    if not has_heartbeat or silent_s < HEARTBEAT_TIMEOUT_S or does_governor_answer(file.stem):
+        return None
+    return silent_s
 
 
 def _is_stopped(pid: int) -> bool:
@@ -267,14 +179,3 @@ def _is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):
         return False
-
-
-def _lock_gpu(one: FoundLease) -> GovernorLock | None:
-    """Keep governors away from the GPU of a lease; None where one is there already."""
-    end_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        with suppress(ActuatorError):
-            return GovernorLock(one.gpu, one.label)
-        if time.monotonic() > end_s:
-            return None
-        time.sleep(0.05)

@@ -113,8 +113,8 @@ class OpenedSession:
             return False
         self.keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
         for actuator in self.keeper.actuators:
-            for result in actuator.restored:
-                listener.on_note(f"an earlier governor was killed; {result}")
+            if actuator.restored is not None:
+                listener.on_note(f"an earlier governor was killed; {actuator.restored}")
         return True
 
 

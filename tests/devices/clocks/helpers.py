@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.limits import LimitSetter, Settings
+from ekc.devices.clocks.limits import ActuatorReference, LimitSetter, Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from tests.scripted.nvml.boards import ScriptedBoards
 
@@ -34,3 +35,19 @@ def make_keeper(
 def read_lease(boards: ScriptedBoards) -> lease_file.Lease | None:
     """The lease of the first board."""
     return lease_file.read_lease(lease_file.make_lease_path(boards.get_uuid()))
+
+
+def make_lease(gpu: str, **changes: Any) -> lease_file.Lease:
+    """A lease as a governor leaves it that was killed at 900 MHz and 150 W, with a cap of 280 W before."""
+    values: dict[str, Any] = {
+        "id": "0",
+        "reference": ActuatorReference("nvml", gpu),
+        "label": "a label",
+        "previous": Settings(power_w=280.0),
+        "touched": ("sm_mhz", "power_w"),
+        "governor": 4194305,
+        "boot": lease_file.read_boot_id(),
+        "in_force": Settings(sm_mhz=900, power_w=150.0),
+        "possible_caps_w": (150.0, 280.0),
+    }
+    return lease_file.Lease(**(values | changes))

@@ -23,7 +23,10 @@ from tests.devices.clocks.helpers import make_keeper
 from tests.scripted.nvml.boards import ScriptedBoards
 
 LOW_LIMIT = Settings(sm_mhz=1200)
-SET_AGAIN_MESSAGE = "the governor was stopped for a while, with the previous settings in force; set again"
+SET_AGAIN_MESSAGE = (
+    "the lease of NVML, GPU 0 (Scripted GPU) had ended (the governor was stopped for a while, or its file "
+    "was deleted); taken and set again"
+)
 BUSY_SCRIPT = """
 import sys, time
 from ekc.devices.clocks.lease import LeaseKeeper

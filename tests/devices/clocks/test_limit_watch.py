@@ -12,8 +12,7 @@ from ekc.devices.clocks.lease_file import write_lease
 from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
 from ekc.devices.clocks.limits import Gears, LimitReading, LimitTaken, Settings
 from ekc.devices.clocks.restore import restore_all
-from tests.devices.clocks.helpers import make_keeper, read_lease
-from tests.devices.clocks.users import make_lease
+from tests.devices.clocks.helpers import make_keeper, make_lease, read_lease
 from tests.scripted.nvml.boards import ScriptedBoards
 
 BUSY = LimitReading(280.0, 350.0, None, None, is_busy=True, is_throttled=False)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ekc.devices.clocks.lease_file import LEASE_VERSION, Lease, read_boot_id
-from ekc.devices.clocks.limits import ActuatorReference, Settings
 from tests.scripted.nvml.boards import ScriptedBoards
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
 ALICE, BOB = 2_000_000_001, 2_000_000_002
 """Ids that no user has."""
 
@@ -70,35 +65,3 @@ def start_as(boards: ScriptedBoards, uid: int, *words: str, **extra: str) -> sub
 
 def _can_others_run(program: Path) -> bool:
     return all(one.stat().st_mode & 0o001 for one in (program, *program.parents))
-
-
-def make_lease(gpu: str, **changes: Any) -> Lease:
-    """A lease as a governor leaves it that was killed at 900 MHz and 150 W, with a cap of 280 W before."""
-    values: dict[str, Any] = {
-        "id": "0",
-        "reference": ActuatorReference("nvml", gpu),
-        "label": "a label",
-        "previous": Settings(power_w=280.0),
-        "touched": ("sm_mhz", "power_w"),
-        "governor": 4194305,
-        "boot": read_boot_id(),
-        "in_force": Settings(sm_mhz=900, power_w=150.0),
-        "possible_caps_w": (150.0, 280.0),
-    }
-    return Lease(**(values | changes))
-
-
-def write_lease_file(file: Path, lease: Lease, uid: int, mode: int = 0o644) -> Path:
-    """The file of a lease, as a user would plant it."""
-    file.write_text(json.dumps({"version": LEASE_VERSION} | asdict(lease)))
-    os.chown(file, uid, uid)
-    file.chmod(mode)
-    return file
-
-
-def write_entry(boards: ScriptedBoards, folder: Path, uid: int, text: str | None = None) -> Path:
-    """An entry of a user in the registry."""
-    file = boards.registry / f"folder-{uid}-{folder.name}"
-    file.write_text(f"{folder}\n" if text is None else text)
-    os.chown(file, uid, uid)
-    return file

@@ -26,9 +26,6 @@ class ScriptedBoards:
         self.folder = folder
         self.file = folder / "boards.json"
         self.leases = folder / "leases"
-        self.registry = folder / "registry"
-        self.registry.mkdir(exist_ok=True)
-        self.registry.chmod(0o1777)
         self.extra: dict[str, str] = {}
         """Additional variables of the environment."""
         gpus = [_make_gpu(index) for index in range(number)]
@@ -48,7 +45,6 @@ class ScriptedBoards:
             "PYTHONPATH": path,
             "EKC_SCRIPTED_GPU": str(self.file),
             "EKC_RUN_DIR": str(self.leases),
-            "EKC_REGISTRY_DIR": str(self.registry),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "XDG_STATE_HOME": str(self.folder / "state"),
             **self.extra,

@@ -26,7 +26,7 @@ def here(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> ScriptedBoa
 
 def see_boards(boards: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process see scripted boards."""
-    for name in ("EKC_SCRIPTED_GPU", "EKC_RUN_DIR", "EKC_REGISTRY_DIR", "PYTHONPATH"):
+    for name in ("EKC_SCRIPTED_GPU", "EKC_RUN_DIR", "PYTHONPATH"):
         monkeypatch.setenv(name, boards.environment[name])
     for name in ("ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT", "ZEUSD_TOKEN", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

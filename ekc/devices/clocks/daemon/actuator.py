@@ -26,7 +26,7 @@ class DaemonActuator:
     at most what was set before, and at least what the daemon's allow-list permits."""
 
     simulated = False
-    restored: Sequence[RestoreResult] = ()
+    restored: RestoreResult | None = None
     """The daemon restores what an earlier governor left, and logs it."""
 
     def __init__(
@@ -95,6 +95,10 @@ class DaemonActuator:
     def is_active(self) -> bool:
         """Whether the daemon still holds our lease."""
         return self._daemon_lease.is_held()
+
+    def find_loss(self) -> str | None:
+        """Why the lease is no longer held; None where it is."""
+        return None if self.is_active() else "its connection to the daemon ended"
 
     def retake(self) -> None:
         """Take the lease again."""

@@ -158,8 +158,8 @@ class ServedConnection:
         actuators = [x for x in keeper.actuators if isinstance(x, LeasedActuator)]
         self._lease = lease = _HeldLease(gpus, keeper, {x.lease.reference.gpu: x for x in actuators})
         for actuator in actuators:
-            for result in actuator.restored:
-                self._services.log(f"an earlier governor was killed; {result}")
+            if actuator.restored is not None:
+                self._services.log(f"an earlier governor was killed; {actuator.restored}")
         self._services.log(f"{self.caller} leases {lease.describe_gpus()}")
         return {
             uuid: {"before": asdict(lease.actuators[uuid].lease.previous), "lowest": asdict(gpu.lowest)}

@@ -39,13 +39,18 @@ IDLE_S = 1.0
 def run_daemon(socket_path: Path, allow_file: Path) -> int:
     """Serve until SIGTERM or SIGINT; SIGHUP reads the allow-list again. Returns exit status 1 where settings
     could not be put back. Raises `InvalidInput` for a bad allow-list, socket or lease folder."""
-    daemon = GovernorDaemon(allow_file)
-    make_job_folder()
-    if refusal := explain_refusal():
-        log(f"{refusal}; the driver will refuse")
-    with _open_listener(socket_path) as listener:
-        threading.Thread(target=_restore_stale_leases, name="ekc-restore", daemon=True).start()
-        return daemon.serve(listener)
+    restoring = threading.Thread(target=_restore_stale_leases, name="ekc-restore", daemon=True)
+    restoring.start()
+    try:
+        daemon = GovernorDaemon(allow_file)
+        make_job_folder()
+        if refusal := explain_refusal():
+            log(f"{refusal}; the driver will refuse")
+        with _open_listener(socket_path) as listener:
+            return daemon.serve(listener)
+    except InvalidInput:
+        restoring.join(STOP_TIMEOUT_S)  # Whatever keeps the daemon from serving, the settings go back.
+        raise
 
 
 class GovernorDaemon:
