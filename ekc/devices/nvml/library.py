@@ -4,12 +4,13 @@ set clocks through it. Nothing is set here."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, DriverTrouble, GpuUnusable
 from ekc.forks import hold_forks
 
 DRIVER_FILES = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu")))
@@ -35,7 +36,7 @@ def count_gpus() -> int | GpuAbsence:
     if isinstance(library, GpuAbsence):
         return library
     try:
-        number = int(library.nvmlDeviceGetCount())
+        number = int(retry_nvml(library.nvmlDeviceGetCount))
         library.nvmlShutdown()
     except library.NVMLError as error:
         return GpuAbsence(f"the NVIDIA driver does not report its GPUs ({error})", is_uncertain=True)
@@ -50,7 +51,7 @@ def initialize_nvml() -> Any:
     except ImportError as problem:
         return GpuAbsence(f"pynvml cannot be loaded ({problem}): pip install nvidia-ml-py", is_uncertain=True)
     try:
-        pynvml.nvmlInit()
+        retry_nvml(pynvml.nvmlInit)
     except pynvml.NVMLError as problem:
         return _explain_absence(pynvml, problem)
     return pynvml
@@ -108,7 +109,7 @@ def list_uuids() -> dict[int, str]:
 def _is_permitted(library: Any, index: int) -> bool:
     """Whether this process may use a GPU. Any other error is reported by the first call that uses it."""
     try:
-        library.nvmlDeviceGetHandleByIndex(index)
+        retry_nvml(library.nvmlDeviceGetHandleByIndex, index)
     except library.NVMLError as problem:
         return bool(problem.value != library.NVML_ERROR_NO_PERMISSION)
     return True
@@ -126,21 +127,78 @@ def find_handle(library: Any, uuid: str) -> Any:
     """NVML handle of a UUID, in the form of NVML or of CUDA, which has no prefix. Raises `ActuatorError`."""
     for kind in _UUID_PREFIXES[:-1]:
         try:
-            return library.nvmlDeviceGetHandleByUUID(kind + uuid)
-        except library.NVMLError:
-            continue
+            return retry_nvml(library.nvmlDeviceGetHandleByUUID, kind + uuid)
+        except library.NVMLError as problem:
+            if is_passing(problem.value):
+                raise make_nvml_error(uuid, problem) from problem
     return call_nvml(uuid, library.nvmlDeviceGetHandleByUUID, _UUID_PREFIXES[-1] + uuid)
 
 
+RETRY_PAUSES_S = (0.05, 0.2)
+"""Seconds between tries of a call that failed with an error that may pass."""
+_LASTING_ERRORS = (
+    "UNINITIALIZED",
+    "INVALID_ARGUMENT",
+    "NOT_SUPPORTED",
+    "NO_PERMISSION",
+    "NOT_FOUND",
+    "INSUFFICIENT_SIZE",
+    "DRIVER_NOT_LOADED",
+    "LIBRARY_NOT_FOUND",
+    "FUNCTION_NOT_FOUND",
+    "GPU_IS_LOST",
+    "RESET_REQUIRED",
+    "LIB_RM_VERSION_MISMATCH",
+    "ARGUMENT_VERSION_MISMATCH",
+    "GPU_NOT_FOUND",
+)
+"""Errors that a second call with the same arguments gives too, without NVML_ERROR_."""
+
+
+def is_passing(code: int) -> bool:
+    """Whether an error of NVML may be gone at the next call, as a timeout or an unknown error."""
+    import pynvml
+
+    lasting = {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _LASTING_ERRORS}
+    return code != pynvml.NVML_SUCCESS and code not in lasting
+
+
+def retry_nvml(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of an NVML call, which is tried again, twice at most, after an error that may pass. Setting
+    a limit twice does no harm: it may have had its effect and failed all the same. Raises `NVMLError`."""
+    import pynvml
+
+    for pause_s in RETRY_PAUSES_S:
+        try:
+            with hold_forks():
+                return function(*arguments)
+        except pynvml.NVMLError as problem:
+            if not is_passing(problem.value):
+                raise
+        time.sleep(pause_s)
+    with hold_forks():
+        return function(*arguments)
+
+
 def call_nvml(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of an NVML call. Raises `ActuatorError` with the subject of the call and the reason."""
+    """The result of an NVML call, as `retry_nvml`. Raises `ActuatorError` with the subject of the call and
+    the reason: `DriverTrouble` where a later call may succeed, `GpuUnusable` where none can."""
     import pynvml
 
     try:
-        with hold_forks():
-            return function(*arguments)
+        return retry_nvml(function, *arguments)
     except pynvml.NVMLError as problem:
-        raise ActuatorError(f"{subject}: {describe_error(problem)}") from problem
+        raise make_nvml_error(subject, problem) from problem
+
+
+def make_nvml_error(subject: str, problem: Any) -> ActuatorError:
+    """The `ActuatorError` of an error of NVML."""
+    import pynvml
+
+    text = f"{subject}: {describe_error(problem)}"
+    if problem.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NO_PERMISSION):
+        return GpuUnusable(text)
+    return DriverTrouble(text) if is_passing(problem.value) else ActuatorError(text)
 
 
 def describe_error(problem: Any) -> str:
