@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from math import ceil
 from typing import TypeVar
 
 import numpy as np
 
+from ekc.errors import DriverTrouble, EkcError, RecordError
 from ekc.governor.change_detection import has_work
-from ekc.governor.event_records import Applied, EventCallback, Idled, Interrupted, Resumed
-from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
+from ekc.governor.event_records import Applied, EventCallback, Failed, Idled, Interrupted, Resumed
+from ekc.governor.job_reading import (
+    MIN_WATTS_ERROR,
+    NOT_MEASURED,
+    TARGET_ERROR,
+    JobReading,
+    ProgressRate,
+    get_rate_error,
+)
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values, concatenate_samples, finite_mean
@@ -29,6 +39,9 @@ MAX_TAKEN = 3
 """Times that a recording or a reading is made, at most: some batch systems stop jobs in turn."""
 WORK_POLL_S = 2.0
 """Seconds between two checks whether an idle job works again."""
+
+PASSING_FAILURES = DriverTrouble, RecordError
+"""Errors after which a later try may succeed: of the driver, and of a full disk."""
 
 T = TypeVar("T")
 TotalsBySettings = dict[Settings, float]
@@ -184,6 +197,57 @@ class JobMeter:
                 marks.append(StepMark(self.probe.now(), count))
         # The first mark is left out: the step that was running at the start began earlier.
         return reduce(concatenate_samples, parts), marks[1:]
+
+
+RETRY_S, MAX_RETRY_S = 5.0, 300.0
+"""Shortest and longest pause in seconds after a failure of the driver; it doubles."""
+RETRY_PERIODS = 3.0
+"""The same in iterations of the job, where these are longer than `RETRY_S`."""
+MAX_FAILURES = 8
+"""Failures in a row after which governing ends: a quarter of an hour."""
+
+
+class DriverRetries:
+    """Failures of the driver in a row, as far as they may pass, and the pauses after them."""
+
+    def __init__(self, probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        self._probe, self._actuator, self._on_event = probe, actuator, on_event
+        self._failures = 0
+
+    def note_success(self) -> None:
+        """The driver has answered: the next failure is the first one."""
+        self._failures = 0
+
+    def recover(self, problem: EkcError, period_s: float = NOT_MEASURED) -> None:
+        """Go back to the previous settings, and return after a pause, once they are in force. `period_s`:
+        length of the job's iterations; NaN where it is unknown. Raises `problem` after `MAX_FAILURES`,
+        `GpuUnusable` for a lost GPU, and `JobEnded`."""
+        is_restored = False
+        while not is_restored:
+            self._failures += 1
+            if self._failures > MAX_FAILURES:
+                raise problem
+            shortest_s = float(np.fmax(RETRY_S, RETRY_PERIODS * period_s))
+            pause_s = min(shortest_s * 2 ** (self._failures - 1), MAX_RETRY_S)
+            is_restored = self._restore()
+            self._on_event(Failed(self._probe.now(), str(problem), pause_s, is_restored))
+            self._wait(pause_s)
+            is_restored = is_restored or self._restore()
+
+    def _restore(self) -> bool:
+        try:
+            self._actuator.apply(Settings())
+        except PASSING_FAILURES:
+            return False
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Wait while the job runs, also where no reading succeeds."""
+        for _ in range(ceil(seconds / RETRY_S)):
+            with suppress(*PASSING_FAILURES):
+                self._probe.record(min(RETRY_S, seconds))
+            if not self._probe.is_running():
+                raise JobEnded
 
 
 def _find_gap_s(times: Values) -> float | None:

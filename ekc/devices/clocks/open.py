@@ -15,12 +15,12 @@ from ekc.errors import ActuatorError, DriverTrouble
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
     """An actuator of a kind; "auto" is NVML where this process may set limits, else ekc's daemon, else a
     running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none;
-    `DriverTrouble` where a later try may find one.
+    `DriverTrouble` where NVML may let this process set limits at a later try.
 
     The permission is not checked while another process governs the GPU: the check sets the cap that it has
     just read, and the governor may have set another in between. A lease is refused then anyway.
     """
-    problems = []
+    problems, may_pass = [], False
     is_governed = find_governor_pid(gpu) not in (None, os.getpid())
     for open_limits in _OPENERS.values() if kind == "auto" else (_OPENERS[kind],):
         try:
@@ -29,9 +29,9 @@ def choose_actuator(kind: str, gpu: str) -> LimitSetter:
                 limits.check_permission()
             return limits
         except ActuatorError as problem:
-            problems.append(problem)
-    kind_of_error = DriverTrouble if any(isinstance(x, DriverTrouble) for x in problems) else ActuatorError
-    raise kind_of_error("; ".join(map(str, problems)))
+            problems.append(str(problem))
+            may_pass |= isinstance(problem, DriverTrouble) and open_limits is _open_nvml
+    raise (DriverTrouble if may_pass else ActuatorError)("; ".join(problems))
 
 
 def _open_nvml(gpu: str) -> LimitSetter:

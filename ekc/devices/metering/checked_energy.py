@@ -1,8 +1,8 @@
 """Energy of a board by its counter, checked against its power readings; by the readings where the counter is
 wrong. Also the bounds of a power reading that is believed.
 
-A counter is wrong that runs backwards (it wrapped, or the driver was loaded again), jumps, stands still, or
-counts something else than the power readings show. It is not used again then, since the energy that it missed
+A counter is wrong that runs backwards (it wrapped, or the driver was loaded again), jumps, stays the same,
+or differs from the power readings. It is not used again then, since the energy that it missed
 is in no later count.
 """
 
@@ -64,8 +64,8 @@ class CheckedEnergy:
         self._integrated_j = 0.0
         """Integral of the power readings up to the last one."""
         self._largest_w = 0.0
-        self._first_s: float | None = None
-        """Time of the first look at the counter."""
+        self._silent_s: float | None = None
+        """Time of the first failed reading of the counter since the last one that did not fail."""
         self._last: _Count | None = None
         """The last change of the counter, or its first value."""
         self._base: _Count | None = None
@@ -91,9 +91,15 @@ class CheckedEnergy:
         believed."""
         if self.problem:
             return False
-        self._first_s = at_s if self._first_s is None else self._first_s
-        if counter_j is None or (self._last is not None and counter_j == self._last.counter_j):
-            self.problem = self._explain_silence(at_s, counter_j)
+        if counter_j is None:
+            self._silent_s = at_s if self._silent_s is None else self._silent_s
+            if at_s - self._silent_s > self._stall_s:
+                self.problem = self._explain_silence(at_s - self._silent_s)
+            return False
+        self._silent_s = None
+        if self._last is not None and counter_j == self._last.counter_j:
+            if (still_s := at_s - self._last.at_s) > self._stall_s:
+                self.problem = f"has an energy counter that did not move for {still_s:.1f} s"
             return False
         count = _Count(at_s, counter_j, self._integrate_until(at_s))
         if self._is_gap(at_s):
@@ -112,15 +118,10 @@ class CheckedEnergy:
         self._shown_j = max(self._shown_j, self._offset_j + self._integrate_until(at_s))
         return self._shown_j
 
-    def _explain_silence(self, at_s: float, counter_j: float | None) -> str:
-        """Why the counter counts as stopped; "" where it may only be late."""
-        since_s = self._first_s if self._last is None else self._last.at_s
-        if since_s is None or at_s - since_s <= self._stall_s:
-            return ""
+    def _explain_silence(self, seconds: float) -> str:
         if self._last is None:
             return "counts no energy"
-        what = "did not answer" if counter_j is None else "did not move"
-        return f"has an energy counter that {what} for {at_s - since_s:.1f} s"
+        return f"has an energy counter that did not answer for {seconds:.1f} s"
 
     def _explain_count(self, count: _Count) -> str:
         """Why a new value of the counter is not believed; "" where it is."""
@@ -147,7 +148,7 @@ class CheckedEnergy:
         counted_j, integral_j = count.counter_j - base.counter_j, count.integral_j - base.integral_j
         if abs(counted_j - integral_j) <= COUNTER_TOLERANCE * integral_j + LAG_S * self._largest_w:
             return ""
-        # What the counter said since then is replaced by the integral.
+        # The integral replaces the counter since then.
         self._offset_j = base.counter_j - base.integral_j
         seconds = count.at_s - base.at_s
         return (
