@@ -27,6 +27,8 @@ class GpuAbsence:
     reason: str
     is_uncertain: bool = False
     """Whether there may be a GPU although the driver does not report one."""
+    may_pass: bool = False
+    """Whether a later try may find it."""
 
 
 @hold_forks()
@@ -68,7 +70,8 @@ def _explain_absence(library: Any, problem: Any) -> GpuAbsence:
         )
     if problem.value in (library.NVML_ERROR_LIBRARY_NOT_FOUND, library.NVML_ERROR_DRIVER_NOT_LOADED):
         return GpuAbsence(f"no NVIDIA driver here ({problem})")
-    return GpuAbsence(f"the NVIDIA driver's library NVML does not start ({problem})", is_uncertain=True)
+    reason = f"the NVIDIA driver's library NVML does not start ({problem})"
+    return GpuAbsence(reason, is_uncertain=True, may_pass=is_passing(problem.value))
 
 
 _init_lock = threading.Lock()
@@ -78,14 +81,15 @@ _UUID_PREFIXES = ("", "GPU-", "MIG-")
 
 
 def load_nvml() -> Any:
-    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver, or no NVML."""
+    """pynvml, initialised once per process. Raises `ActuatorError` where there is no driver, or no NVML:
+    `DriverTrouble` where it may start later."""
     global _initialised
 
     with hold_forks(), _init_lock:
         if not _initialised:
             started = initialize_nvml()
             if isinstance(started, GpuAbsence):
-                raise ActuatorError(started.reason)
+                raise (DriverTrouble if started.may_pass else ActuatorError)(started.reason)
             _initialised = True
     import pynvml
 

@@ -40,7 +40,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "stands still": (lambda j: 500.0 + MEAN_W * FAULT_S, "did not move"),
     "is gone": (lambda j: None, "did not answer"),
     "is no number": (lambda j: math.nan, "gives no number"),
-    "counts half": (lambda j: 500.0 + MEAN_W * (FAULT_S + (j - 500.0 - MEAN_W * FAULT_S) / MEAN_W / 2), "says"),
+    "counts half": (
+        lambda j: 500.0 + MEAN_W * (FAULT_S + (j - 500.0 - MEAN_W * FAULT_S) / MEAN_W / 2),
+        "says",
+    ),
 }
 
 
