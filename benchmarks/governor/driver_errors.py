@@ -1,7 +1,7 @@
 """Jobs under a driver that fails: are the limits back, are status and output those of the job, and was it
 governed all the same?
 
-    python -m benchmarks.governor.driver_errors [--jobs 100] [--parallel 10] [--quick] [--seed 0]
+    python -m benchmarks.governor.driver_errors [--jobs 100] [--parallel 20] [--quick] [--seed 0]
 
 Real processes of `ekc govern -- COMMAND` under a scripted NVML (files that all processes share, see
 tests/scripted/nvml): no GPU is touched. Each job gets one kind of failure and one error of NVML, in turn:
@@ -19,7 +19,7 @@ tests/scripted/nvml): no GPU is touched. Each job gets one kind of failure and o
 Columns: jobs; those whose limits were back in time, without a lease left; those by `ekc govern --restore`,
 which counts where the output of the job has asked for it; those with the status of the job, with its output
 and no line that is no message of ekc; those that were governed: the control loop has set a limit, and did not
-end before the job. That is asked of the first four kinds. With `--quick`, jobs last seconds, under a loop that
+end before the job. That is asked of the first four kinds. With `--quick`, jobs last seconds under a loop that
 sets random limits every few milliseconds (`tests/governor/restless_govern.py`), which an outage may end.
 """
 
@@ -70,7 +70,7 @@ class Scale:
     outage_s: tuple[float, float]
 
 
-FULL, QUICK = Scale(55.0, (0.0, 12.0), (0.5, 8.0)), Scale(8.0, (3.0, 6.0), (0.2, 1.0))
+FULL, QUICK = Scale(110.0, (0.0, 12.0), (0.5, 8.0)), Scale(8.0, (3.0, 6.0), (0.2, 1.0))
 
 
 @dataclass
@@ -147,7 +147,7 @@ def fail_calls(boards: ScriptedBoards, kind: str, error: str, scale: Scale, rng:
     elif kind == "settings to the end":
         # The job begins some time after its governor; the failure ends about 2 s after the job.
         end_s = now + scale.job_s + 3.0
-        trouble |= {"share": 1.0, "only_set": True, "from": max(begin_s, end_s - 30.0), "until": end_s}
+        trouble |= {"share": 1.0, "only_set": True, "from": max(begin_s, end_s - 60.0), "until": end_s}
     elif kind == "lost":
         trouble |= {"share": 1.0, "from": begin_s}
     boards.update_script(trouble=trouble)
@@ -172,7 +172,7 @@ def _is_message(line: str) -> bool:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--jobs", type=int, default=100)
-    parser.add_argument("--parallel", type=int, default=10, help="jobs at a time, default %(default)s")
+    parser.add_argument("--parallel", type=int, default=20, help="jobs at a time, default %(default)s")
     parser.add_argument("--quick", action="store_true", help="jobs of some seconds")
 
 

@@ -6,7 +6,7 @@ Jobs have iterations of 0.5 to 6 s whose length drifts slowly, jitters at random
 walk; some pause now and then, and power levels change from iteration to iteration. Sensors are those of
 traces.py. The period is found in the first `FOUND_S` seconds, as the governor does. Then stretches of 20 to
 160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
-the first and the last, over its seconds. The stated error is judged on differences of readings of one
+the first and the last, over its seconds; pauses of `MIN_PAUSE_S` or more are left out of these. The stated error is judged on differences of readings of one
 unchanged job (A/A), each over its standard error: 68 and 95 % of them should be within 1 and 2. For
 comparison: the period found at first, for all of the job; and the frequency whose harmonics are strongest
 in a stretch.
@@ -27,7 +27,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.period.online import assess_recording
 from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
-from ekc.governor.samples import SensorSamples, Values
+from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values
 from ekc.tables import format_table
 
 FOUND_S = 40.0
@@ -68,6 +68,13 @@ class TempoTrace:
         done = (np.arange(len(self.edge_s)) + 1) // 2
         before, after = np.interp([start_s, end_s], self.edge_s, done)
         return float(after - before)
+
+    def compute_rate(self, start_s: float, end_s: float) -> float:
+        """Iterations a second between two times, the pauses that the governor cuts out not counted."""
+        begins = np.clip(self.edge_s[1:-1:2], start_s, end_s)
+        lengths = np.clip(self.edge_s[2::2], start_s, end_s) - begins
+        paused_s = float(lengths[lengths >= MIN_PAUSE_S].sum())
+        return self.count_iterations(start_s, end_s) / (end_s - start_s - paused_s)
 
     def cut(self, start_s: float, end_s: float) -> SensorSamples:
         """The readings between two times."""
@@ -146,7 +153,7 @@ def measure_trace(trace: TempoTrace) -> dict[float, TempoReadings] | None:
     source = choose_progress_source(found)
     first_rate = 1.0 / found.period.seconds
     _, source = measure_progress_rate(source, found.samples, MAX_STRETCH)
-    true_s = FOUND_S / trace.count_iterations(begin, begin + FOUND_S)
+    true_s = 1.0 / trace.compute_rate(begin, begin + FOUND_S)
     if source.kind != "period" or abs(source.period_s / true_s - 1.0) > 0.1:
         return None
     return {s: measure_stretches(trace, source, first_rate, begin + FOUND_S, s) for s in STRETCHES_S}
@@ -163,7 +170,7 @@ def measure_stretches(
         span = float(samples.time_s[0]), float(samples.time_s[-1])
         rates.append(rate.beats)
         errors.append(rate.beats_error)
-        truths.append(trace.count_iterations(*span) / (span[1] - span[0]))
+        truths.append(trace.compute_rate(*span))
         _, rows = interpolate_signals(samples)
         strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH)[0])
     firsts = [first_rate] * len(rates)

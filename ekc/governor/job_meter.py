@@ -24,7 +24,7 @@ from ekc.governor.job_reading import (
 )
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
-from ekc.governor.samples import SensorSamples, Values, concatenate_samples, finite_mean
+from ekc.governor.samples import SensorSamples, Values, concatenate_samples, cut_pauses, finite_mean
 
 SETTLE_S = 2.0
 """Seconds after setting a limit until sensors that average over a second no longer include the old one."""
@@ -285,17 +285,20 @@ class WatchedStretch:
         return make_reading(settings, self._begin, seconds, watts, rate, samples, updated)
 
 
-def average_power_w(samples: SensorSamples, rate: ProgressRate, counted_w: float) -> float:
-    """Mean watts over complete periods: `counted_w`, the counter's mean, corrected for the incomplete one."""
-    if not rate.period_s > 0 or len(samples) < 2:
+def average_power_w(
+    samples: SensorSamples, worked: SensorSamples, period_s: float, counted_w: float
+) -> float:
+    """Mean watts over complete periods without pauses (`worked`): `counted_w`, the counter's mean over all
+    `samples`, corrected for the rest."""
+    if not period_s > 0 or len(worked) < 2:
         return counted_w
-    span = samples.time_s[-1] - samples.time_s[0]
-    complete_s = np.floor(span / rate.period_s) * rate.period_s
-    inside = samples.time_s > samples.time_s[-1] - complete_s
+    span = worked.time_s[-1] - worked.time_s[0]
+    complete_s = np.floor(span / period_s) * period_s
+    inside = worked.time_s > worked.time_s[-1] - complete_s
     if complete_s <= 0 or inside.sum() < 2:
         return counted_w
     return counted_w * float(
-        np.nan_to_num(finite_mean(samples.power_w[inside]) / finite_mean(samples.power_w), nan=1.0)
+        np.nan_to_num(finite_mean(worked.power_w[inside]) / finite_mean(samples.power_w), nan=1.0)
     )
 
 
@@ -308,16 +311,17 @@ def make_reading(
     samples: SensorSamples,
     source: ProgressSource,
 ) -> JobReading:
-    """The reading of a stretch; `source` has the variance of power."""
+    """The reading of a stretch, without pauses of the job; `source` has the variance of power."""
     clocks = samples.clock_mhz[np.isfinite(samples.clock_mhz)]
+    worked = cut_pauses(samples, rate.period_s)
     return JobReading(
         settings=settings,
         at_s=begin + seconds / 2,
         seconds=seconds,
-        watts=average_power_w(samples, rate, counted_w),
+        watts=average_power_w(samples, worked, rate.period_s, counted_w),
         pace=rate,
-        sm_util=finite_mean(samples.sm_util),
-        memory_util=finite_mean(samples.memory_util),
+        sm_util=finite_mean(worked.sm_util),
+        memory_util=finite_mean(worked.memory_util),
         clock_mhz=float(np.median(clocks)) if len(clocks) else float("nan"),
         watts_error=max(MIN_WATTS_ERROR, source.power_variance.compute_error(seconds)),
     )

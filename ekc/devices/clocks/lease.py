@@ -27,7 +27,7 @@ from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
-from ekc.errors import ActuatorError, EkcError, RecordError
+from ekc.errors import ActuatorError, DriverTrouble, EkcError, RecordError
 from ekc.forks import detach_in_children, hold_forks
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -181,7 +181,7 @@ class LeaseKeeper:
             )
         except OSError as problem:
             reason = problem.strerror or type(problem).__name__
-            raise ActuatorError(
+            raise DriverTrouble(
                 f"the guard process did not start ({reason}), so nothing may be set"
             ) from None
         assert guard.stdin is not None
@@ -190,7 +190,7 @@ class LeaseKeeper:
             answers = select.select([guard.stdout], [], [], GUARD_START_TIMEOUT_S)[0]
             if not answers or guard.stdout.readline() != GUARD_READY:
                 guard.kill()
-                raise ActuatorError("the guard process did not start, so nothing may be set")
+                raise DriverTrouble("the guard process did not start, so nothing may be set")
         os.set_blocking(guard.stdin.fileno(), False)
         return guard
 
