@@ -205,6 +205,38 @@ def make_nvml_error(subject: str, problem: Any) -> ActuatorError:
     return DriverTrouble(text) if is_passing(problem.value) else ActuatorError(text)
 
 
+MPS_PROGRAM = "nvidia-cuda-mps"
+"""Beginning of the names of the MPS server and its control daemon, as far as the kernel keeps them."""
+_HIDDEN = "NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION"
+"""Errors of a driver that lists no processes here, as under Windows."""
+
+
+def list_compute_pids(subject: str, handle: Any) -> set[int]:
+    """Processes with a CUDA context on a GPU: without the clients of MPS, with its server. None where the
+    driver lists none here. Raises `ActuatorError`."""
+    return _list_pids(subject, "nvmlDeviceGetComputeRunningProcesses", handle)
+
+
+def list_mps_pids(subject: str, handle: Any) -> set[int]:
+    """Clients of MPS on a GPU; none where driver or installed nvidia-ml-py list none. Raises
+    `ActuatorError`."""
+    return _list_pids(subject, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
+
+
+def _list_pids(subject: str, name: str, handle: Any) -> set[int]:
+    library = load_nvml()
+    function = getattr(library, name, None)
+    if function is None:
+        return set()
+    try:
+        running = call_nvml(f"processes of {subject}", function, handle)
+    except ActuatorError as problem:
+        if getattr(problem.__cause__, "value", None) in [getattr(library, one) for one in _HIDDEN]:
+            return set()
+        raise
+    return {int(process.pid) for process in running}
+
+
 def describe_error(problem: Any) -> str:
     """The error text of the driver, and a remedy where one is known."""
     import pynvml
