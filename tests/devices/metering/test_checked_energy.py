@@ -37,7 +37,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "in another unit": (lambda j: j / 1000.0, "ran backwards"),
     "in a smaller unit": (lambda j: j * 1000.0, "more than the board can draw"),
     "jumps": (lambda j: j + 3000.0, "more than the board can draw"),
-    "stands still": (lambda j: 500.0 + MEAN_W * FAULT_S, "did not move"),
+    "does not move": (lambda j: 500.0 + MEAN_W * FAULT_S, "did not move"),
     "is gone": (lambda j: None, "did not answer"),
     "is no number": (lambda j: math.nan, "gives no number"),
     "counts half": (

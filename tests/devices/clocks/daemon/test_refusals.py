@@ -106,8 +106,7 @@ def test_gpu_on_which_another_user_computes_is_refused(
 def test_mps_clients_of_another_user_count(
     shared_daemon: RunningDaemon, enter: Enter, gpus: list[str]
 ) -> None:
-    """Drivers list them apart: the daemon once saw the MPS server alone, which may be the caller's or
-    root's."""
+    """A function of NVML that the daemon once did not call lists them."""
     alice, bob = enter(ALICE), enter(BOB, (GPU_GROUP,))
     shared_daemon.boards.update_board(1, pids=[alice.pid], mps_pids=[alice.pid])
     check_success(alice.lease(gpus[1]))
