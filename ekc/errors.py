@@ -96,6 +96,14 @@ class ActuatorError(DeviceError):
     """The limits of a GPU cannot be set, or the GPU is gone; the line says why and suggests a remedy."""
 
 
+class DriverTrouble(ActuatorError):
+    """The driver failed in a call that may succeed later, such as a timeout."""
+
+
+class GpuUnusable(ActuatorError):
+    """The GPU is lost, or the permission is missing: no later try can succeed."""
+
+
 class RecordError(EkcError):
     """A record file cannot be read or written."""
 

@@ -6,10 +6,12 @@ Jobs have iterations of 0.5 to 6 s whose length drifts slowly, jitters at random
 walk; some pause now and then, and power levels change from iteration to iteration. Sensors are those of
 traces.py. The period is found in the first `FOUND_S` seconds, as the governor does. Then stretches of 20 to
 160 s, one after the other, are measured. True is the number of iterations in the stretch, with the parts of
-the first and the last, over its seconds. The stated error is judged on differences of readings of one
-unchanged job (A/A), each over its standard error: 68 and 95 % of them should be within 1 and 2. For
-comparison: the period found at first, for all of the job; and the frequency whose harmonics are strongest
-in a stretch.
+the first and the last, over its seconds; pauses of `MIN_PAUSE_S` or more are left out of these. The stated
+error is judged on differences of readings of one unchanged job (A/A), each over its standard error: 68 and
+95 % of them should be within 1 and 2. For comparison: the period found at first, for all of the job; and the
+frequency whose harmonics are strongest in a stretch.
+
+A second table has steady jobs that save checkpoints: pauses of 1 to 6 s every 20 to 60 s.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.period.online import assess_recording
 from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
-from ekc.governor.samples import SensorSamples, Values
+from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values
 from ekc.tables import format_table
 
 FOUND_S = 40.0
@@ -48,6 +50,9 @@ LEVEL_RANGE = (0.02, 0.15)
 PAUSING_SHARE = 0.3
 PAUSES_PER_S = 1 / 100
 PAUSE_RANGE_S = (0.3, 3.0)
+STEADY_JITTER = 0.01
+CHECKPOINT_GAP_RANGE_S, CHECKPOINT_RANGE_S = (20.0, 60.0), (1.0, 6.0)
+"""Seconds of work between two checkpoints, and of a checkpoint."""
 SENSORS = (
     Sensors(0.025, 1 / 6, True, noise=1.5),
     Sensors(0.1, 1 / 6, True),
@@ -68,6 +73,13 @@ class TempoTrace:
         done = (np.arange(len(self.edge_s)) + 1) // 2
         before, after = np.interp([start_s, end_s], self.edge_s, done)
         return float(after - before)
+
+    def compute_rate(self, start_s: float, end_s: float) -> float:
+        """Iterations a second between two times, the pauses that the governor cuts out not counted."""
+        begins = np.clip(self.edge_s[1:-1:2], start_s, end_s)
+        lengths = np.clip(self.edge_s[2::2], start_s, end_s) - begins
+        paused_s = float(lengths[lengths >= MIN_PAUSE_S].sum())
+        return self.count_iterations(start_s, end_s) / (end_s - start_s - paused_s)
 
     def cut(self, start_s: float, end_s: float) -> SensorSamples:
         """The readings between two times."""
@@ -103,9 +115,41 @@ def make_tempo_trace(seed: int) -> TempoTrace:
     if rng.random() < PAUSING_SHARE:
         is_paused = rng.random(count) < PAUSES_PER_S * period_s
         pauses = is_paused * rng.uniform(*PAUSE_RANGE_S, count)
+    return _read_trace(rng, pattern, sensors, lengths, pauses, jitter, LEVEL_RANGE)
+
+
+def make_checkpoint_trace(seed: int) -> TempoTrace:
+    """A trace of the same length of a steady job that saves a checkpoint now and then, of about the same
+    length each time."""
+    rng = np.random.default_rng([seed, 11])
+    sensors = SENSORS[int(rng.integers(len(SENSORS)))]
+    make_pattern, sample_variation, _ = KINDS[("plain", "harmonics", "sub-periods")[int(rng.integers(3))]]
+    period_s = max(float(np.exp(rng.uniform(*np.log(PERIOD_RANGE_S)))), 2.0 * sensors.power_s)
+    while not is_visible(pattern := make_pattern(rng), period_s, sensors, sample_variation(rng)):
+        pass
+    count = int(1.1 * (2.0 + FOUND_S + MEASURED_S) / period_s) + 3
+    lengths = period_s * np.exp(STEADY_JITTER * rng.standard_normal(count))
+    gap_s, pause_s = rng.uniform(*CHECKPOINT_GAP_RANGE_S), rng.uniform(*CHECKPOINT_RANGE_S)
+    saved = np.diff(np.floor(np.cumsum(lengths) / gap_s + rng.uniform()), prepend=0.0) > 0
+    saved[0] = False
+    pauses = saved * pause_s * np.exp(0.1 * rng.standard_normal(count))
+    return _read_trace(rng, pattern, sensors, lengths, pauses, STEADY_JITTER, (0.02, 0.02))
+
+
+def _read_trace(
+    rng: np.random.Generator,
+    pattern: Load,
+    sensors: Sensors,
+    lengths: Values,
+    pauses: Values,
+    jitter: float,
+    level_range: tuple[float, float],
+) -> TempoTrace:
+    """The trace of iterations of some lengths, each with a pause after it, both in seconds."""
+    count = len(lengths)
     shares = pattern.seconds * np.exp(jitter * rng.standard_normal((count, len(pattern.seconds))))
     stretches = lengths[:, None] * shares / shares.sum(axis=1, keepdims=True)
-    level = float(np.exp(rng.uniform(*np.log(LEVEL_RANGE))))
+    level = float(np.exp(rng.uniform(*np.log(level_range))))
     levels = pattern.levels * np.exp(level * rng.standard_normal((count, len(pattern.seconds), 1)))
     levels = np.concatenate([levels, np.broadcast_to([20.0, 0.0, 0.0], (count, 1, 3))], axis=1)
     load = Load(np.hstack([stretches, pauses[:, None]]).ravel(), levels.reshape(-1, 3))
@@ -146,7 +190,7 @@ def measure_trace(trace: TempoTrace) -> dict[float, TempoReadings] | None:
     source = choose_progress_source(found)
     first_rate = 1.0 / found.period.seconds
     _, source = measure_progress_rate(source, found.samples, MAX_STRETCH)
-    true_s = FOUND_S / trace.count_iterations(begin, begin + FOUND_S)
+    true_s = 1.0 / trace.compute_rate(begin, begin + FOUND_S)
     if source.kind != "period" or abs(source.period_s / true_s - 1.0) > 0.1:
         return None
     return {s: measure_stretches(trace, source, first_rate, begin + FOUND_S, s) for s in STRETCHES_S}
@@ -163,7 +207,7 @@ def measure_stretches(
         span = float(samples.time_s[0]), float(samples.time_s[-1])
         rates.append(rate.beats)
         errors.append(rate.beats_error)
-        truths.append(trace.count_iterations(*span) / (span[1] - span[0]))
+        truths.append(trace.compute_rate(*span))
         _, rows = interpolate_signals(samples)
         strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH)[0])
     firsts = [first_rate] * len(rates)
@@ -217,7 +261,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print(f"made traces (simulated), seeds {seeds[0]} to {seeds[-1]}; period found in {len(found)}")
     rows = [make_row(s, [x[s] for x in found]) for s in STRETCHES_S] if found else []
     print(format_rows(rows))
-    return {"seeds": [seeds[0], seeds[-1]], "jobs": len(seeds), "found": len(found), "rows": rows}
+    saving = [x for x in (measure_trace(make_checkpoint_trace(seed)) for seed in seeds) if x is not None]
+    print(f"\nsteady jobs with checkpoints, the same seeds; period found in {len(saving)}")
+    checkpoint_rows = [make_row(s, [x[s] for x in saving]) for s in STRETCHES_S] if saving else []
+    print(format_rows(checkpoint_rows))
+    return {
+        "seeds": [seeds[0], seeds[-1]],
+        "jobs": len(seeds),
+        "found": len(found),
+        "rows": rows,
+        "checkpoints_found": len(saving),
+        "checkpoint_rows": checkpoint_rows,
+    }
 
 
 main = make_main(__doc__, measure, None, add_options)

@@ -17,7 +17,7 @@ from ekc.governor import phase as phases
 from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
-from ekc.governor.job_meter import WORK_POLL_S, JobEnded, JobMeter
+from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
 from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import Phase, ResponseModel
 from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
@@ -113,17 +113,21 @@ def advise(
         raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
     start, joules = probe.now(), probe.read_energy_j()
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
-    meter = JobMeter(probe, actuator, on_event)
+    meter, retries = JobMeter(probe, actuator, on_event), DriverRetries(probe, actuator, on_event)
     phase: Phase | None = None
     try:
         while True:
             phase = None
-            while not has_work(meter.record(WORK_POLL_S)):
-                pass
-            phase = phases.begin_phase(meter, policy, gears)
-            phases.predict_from_counters(meter, phase, model)
-            _report_advice(meter, phase, policy, gears, start)
-            _read_until_change(meter, phase)
+            try:
+                while not has_work(meter.record(WORK_POLL_S)):
+                    pass
+                phase = phases.begin_phase(meter, policy, gears)
+                retries.note_success()
+                phases.predict_from_counters(meter, phase, model)
+                _report_advice(meter, phase, policy, gears, start)
+                _read_until_change(meter, phase)
+            except PASSING_FAILURES as problem:
+                retries.recover(problem)
     except JobEnded:
         if phase is not None and len(phase.readings.default_readings) > 1:
             _report_advice(meter, phase, policy, gears, start)

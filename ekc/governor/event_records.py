@@ -252,6 +252,25 @@ class Interrupted(Event):
 
 
 @dataclass(frozen=True)
+class Failed(Event):
+    """A call of the driver failed; the job is measured again later."""
+
+    problem: str
+    wait_s: float
+    """Seconds until the next try."""
+    is_restored: bool
+    """Whether the previous settings are in force meanwhile."""
+
+    def format_line(self) -> str:
+        """The reason, the settings meanwhile, and the time of the next try."""
+        meanwhile = "at its previous settings" if self.is_restored else "and what was set may stay until then"
+        return (
+            f"{self.problem}; the job goes on ungoverned for {self.wait_s:.0f} s, {meanwhile}, then it is "
+            "tried again"
+        )
+
+
+@dataclass(frozen=True)
 class Ended(Event):
     """The job has ended; nothing is set from this event on."""
 

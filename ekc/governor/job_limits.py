@@ -22,6 +22,12 @@ DEADLINE_RESERVE = 0.01
 MAX_DEADLINE_SLOWDOWN = 1.0
 """Largest slowdown however far the deadline is: least energy never needs half the speed."""
 
+MIN_BUDGET_SHARE = 0.8
+"""Share of the policy's slowdown below which a search had a reduced budget. It then measured no gears that
+use the full budget, and is repeated once that is available."""
+MIN_DEADLINE_BUDGET = 0.02
+"""Slowdown that a deadline must allow before a search is repeated with it."""
+
 
 @dataclass(frozen=True)
 class LimitMissed(Event):
@@ -53,6 +59,16 @@ def make_phase_policy(
         return replace(policy, max_slowdown=0.0), problem
     limited = _limit_phase_slowdown(policy, elapsed_s, left_s)
     return limited, _explain_missed_deadline(policy, elapsed_s, left_s)
+
+
+def has_budget_returned(policy: Policy, phase: Phase) -> bool:
+    """Whether the phase's last search had a reduced budget, and the full one of the job's policy is available
+    now."""
+    now, full = phase.search.policy.max_slowdown, policy.max_slowdown
+    if policy.deadline_s is not None:
+        full = max(now, MIN_DEADLINE_BUDGET)
+    was_reduced = policy.objective == "energy" and phase.searched_max_slowdown < MIN_BUDGET_SHARE * full
+    return was_reduced and now >= full
 
 
 def _limit_phase_power(policy: Policy, phase: Phase) -> Policy:

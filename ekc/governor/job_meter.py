@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from math import ceil
 from typing import TypeVar
 
 import numpy as np
 
+from ekc.errors import DriverTrouble, EkcError, RecordError
 from ekc.governor.change_detection import has_work
-from ekc.governor.event_records import Applied, EventCallback, Idled, Interrupted, Resumed
-from ekc.governor.job_reading import MIN_WATTS_ERROR, TARGET_ERROR, JobReading, ProgressRate, get_rate_error
+from ekc.governor.event_records import Applied, EventCallback, Failed, Idled, Interrupted, Resumed
+from ekc.governor.job_reading import (
+    MIN_WATTS_ERROR,
+    NOT_MEASURED,
+    TARGET_ERROR,
+    JobReading,
+    ProgressRate,
+    get_rate_error,
+)
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
-from ekc.governor.samples import SensorSamples, Values, concatenate_samples, finite_mean
+from ekc.governor.samples import SensorSamples, Values, concatenate_samples, cut_pauses, finite_mean
 
 SETTLE_S = 2.0
 """Seconds after setting a limit until sensors that average over a second no longer include the old one."""
@@ -29,6 +39,9 @@ MAX_TAKEN = 3
 """Times that a recording or a reading is made, at most: some batch systems stop jobs in turn."""
 WORK_POLL_S = 2.0
 """Seconds between two checks whether an idle job works again."""
+
+PASSING_FAILURES = DriverTrouble, RecordError
+"""Errors after which a later try may succeed: of the driver, and of a full disk."""
 
 T = TypeVar("T")
 TotalsBySettings = dict[Settings, float]
@@ -186,6 +199,57 @@ class JobMeter:
         return reduce(concatenate_samples, parts), marks[1:]
 
 
+RETRY_S, MAX_RETRY_S = 5.0, 300.0
+"""Shortest and longest pause in seconds after a failure of the driver; it doubles."""
+RETRY_PERIODS = 3.0
+"""The same in iterations of the job, where these are longer than `RETRY_S`."""
+MAX_FAILURES = 8
+"""Failures in a row after which governing ends: a quarter of an hour."""
+
+
+class DriverRetries:
+    """Failures of the driver in a row, as far as they may pass, and the pauses after them."""
+
+    def __init__(self, probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        self._probe, self._actuator, self._on_event = probe, actuator, on_event
+        self._failures = 0
+
+    def note_success(self) -> None:
+        """The driver has answered: the next failure is the first one."""
+        self._failures = 0
+
+    def recover(self, problem: EkcError, period_s: float = NOT_MEASURED) -> None:
+        """Go back to the previous settings, and return after a pause, once they are in force. `period_s`:
+        length of the job's iterations; NaN where it is unknown. Raises `problem` after `MAX_FAILURES`,
+        `GpuUnusable` for a lost GPU, and `JobEnded`."""
+        is_restored = False
+        while not is_restored:
+            self._failures += 1
+            if self._failures > MAX_FAILURES:
+                raise problem
+            shortest_s = float(np.fmax(RETRY_S, RETRY_PERIODS * period_s))
+            pause_s = min(shortest_s * 2 ** (self._failures - 1), MAX_RETRY_S)
+            is_restored = self._restore()
+            self._on_event(Failed(self._probe.now(), str(problem), pause_s, is_restored))
+            self._wait(pause_s)
+            is_restored = is_restored or self._restore()
+
+    def _restore(self) -> bool:
+        try:
+            self._actuator.apply(Settings())
+        except PASSING_FAILURES:
+            return False
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Wait while the job runs, also where no reading succeeds."""
+        for _ in range(ceil(seconds / RETRY_S)):
+            with suppress(*PASSING_FAILURES):
+                self._probe.record(min(RETRY_S, seconds))
+            if not self._probe.is_running():
+                raise JobEnded
+
+
 def _find_gap_s(times: Values) -> float | None:
     """The longest interval where it shows a stop; None without one."""
     intervals = np.diff(times)
@@ -221,17 +285,20 @@ class WatchedStretch:
         return make_reading(settings, self._begin, seconds, watts, rate, samples, updated)
 
 
-def average_power_w(samples: SensorSamples, rate: ProgressRate, counted_w: float) -> float:
-    """Mean watts over complete periods: `counted_w`, the counter's mean, corrected for the incomplete one."""
-    if not rate.period_s > 0 or len(samples) < 2:
+def average_power_w(
+    samples: SensorSamples, worked: SensorSamples, period_s: float, counted_w: float
+) -> float:
+    """Mean watts over complete periods without pauses (`worked`): `counted_w`, the counter's mean over all
+    `samples`, corrected for the rest."""
+    if not period_s > 0 or len(worked) < 2:
         return counted_w
-    span = samples.time_s[-1] - samples.time_s[0]
-    complete_s = np.floor(span / rate.period_s) * rate.period_s
-    inside = samples.time_s > samples.time_s[-1] - complete_s
+    span = worked.time_s[-1] - worked.time_s[0]
+    complete_s = np.floor(span / period_s) * period_s
+    inside = worked.time_s > worked.time_s[-1] - complete_s
     if complete_s <= 0 or inside.sum() < 2:
         return counted_w
     return counted_w * float(
-        np.nan_to_num(finite_mean(samples.power_w[inside]) / finite_mean(samples.power_w), nan=1.0)
+        np.nan_to_num(finite_mean(worked.power_w[inside]) / finite_mean(samples.power_w), nan=1.0)
     )
 
 
@@ -244,16 +311,17 @@ def make_reading(
     samples: SensorSamples,
     source: ProgressSource,
 ) -> JobReading:
-    """The reading of a stretch; `source` has the variance of power."""
+    """The reading of a stretch, without pauses of the job; `source` has the variance of power."""
     clocks = samples.clock_mhz[np.isfinite(samples.clock_mhz)]
+    worked = cut_pauses(samples, rate.period_s)
     return JobReading(
         settings=settings,
         at_s=begin + seconds / 2,
         seconds=seconds,
-        watts=average_power_w(samples, rate, counted_w),
+        watts=average_power_w(samples, worked, rate.period_s, counted_w),
         pace=rate,
-        sm_util=finite_mean(samples.sm_util),
-        memory_util=finite_mean(samples.memory_util),
+        sm_util=finite_mean(worked.sm_util),
+        memory_util=finite_mean(worked.memory_util),
         clock_mhz=float(np.median(clocks)) if len(clocks) else float("nan"),
         watts_error=max(MIN_WATTS_ERROR, source.power_variance.compute_error(seconds)),
     )

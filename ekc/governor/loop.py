@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ekc.errors import EkcError
 from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
 from ekc.governor.budget import estimate_payoff, estimate_remaining_s
@@ -29,8 +30,16 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_limits import LimitMissed, explain_missed_cap, make_phase_policy
-from ekc.governor.job_meter import WORK_POLL_S, JobEnded, JobMeter, TotalsBySettings, WatchedStretch
+from ekc.governor.job_limits import LimitMissed, explain_missed_cap, has_budget_returned, make_phase_policy
+from ekc.governor.job_meter import (
+    PASSING_FAILURES,
+    WORK_POLL_S,
+    DriverRetries,
+    JobEnded,
+    JobMeter,
+    TotalsBySettings,
+    WatchedStretch,
+)
 from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
@@ -48,13 +57,6 @@ MAX_UNCERTAIN_CHECK_SHARE = 0.12
 """The same where a reading of a minute has a large error: an uncertain choice may be too slow."""
 MIN_MOVE_SHARE = 0.006
 """Least relative change of the clock after a check."""
-MIN_BUDGET_SHARE = 0.8
-"""Share of the policy's slowdown below which a search had a reduced budget. It then measured no gears that
-use the full budget, and is repeated once that is available."""
-
-MIN_DEADLINE_BUDGET = 0.02
-"""Slowdown that a deadline must allow before a search is repeated with it."""
-
 CheckVerdict = Literal["agreed", "moved", "searched", "doubt"]
 """Result of a check: the choice stays, moves, comes from another search, or the readings disagree."""
 
@@ -82,8 +84,9 @@ def govern(
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
     that. `model` predicts where a search begins. `saved`: choices of an earlier run, which are tried first;
-    `save` gets those of this run after each check and at the end. Raises what probe and actuator raise. An
-    actuator that cannot set anything leaves the job as it is: it is only measured.
+    `save` gets those of this run after each check and at the end. Where the driver fails for a while, the job
+    is measured again later (`DriverRetries`). Raises what else probe and actuator raise. An actuator that
+    cannot set anything leaves the job as it is: it is only measured.
     """
     loop = _ControlLoop(probe, actuator, policy or Policy(), on_event, model)
     loop.saved, loop.save = saved, save
@@ -110,15 +113,16 @@ class _ControlLoop:
         self._meter = JobMeter(probe, actuator, on_event)
         self.saved: Sequence[SavedChoice] = ()
         self.save: SaveFunction = lambda choices: None
+        self._retries = DriverRetries(probe, actuator, on_event)
         self._phases: list[Phase] = []
+        self._unfinished: Phase | None = None  # No limits have been chosen for it yet.
         self._late_totals: tuple[TotalsBySettings, TotalsBySettings] = ({}, {})
         """Seconds and joules under each setting that belong to the next phase, which began before it was
         noticed."""
 
     def run(self) -> GovernResult:
-        start = self._start_s
+        start, labels = self._start_s, (self._probe.label, self._actuator.label)
         simulated = self._probe.simulated or self._actuator.simulated
-        labels = self._probe.label, self._actuator.label
         self._on_event(Started(start, *labels, simulated, self._policy.objective))
         with contextlib.suppress(JobEnded):
             self._run_phases()
@@ -129,11 +133,10 @@ class _ControlLoop:
         return GovernResult(*totals, tuple(self._phases))
 
     def _report_savings(self) -> None:
-        if not self._can_set:
-            return
-        self._meter.count_joules()
-        joules = self._probe.read_energy_j() - self._start_j
-        self._on_event(account_savings(self._phases, self._policy, self._probe.now(), joules))
+        if self._can_set:
+            self._meter.count_joules()
+            joules = self._probe.read_energy_j() - self._start_j
+            self._on_event(account_savings(self._phases, self._policy, self._probe.now(), joules))
 
     def _run_phases(self) -> None:
         level = "large"
@@ -142,10 +145,23 @@ class _ControlLoop:
             try:
                 self._wait_for_work()
                 current = self._learn_phase(level, current)
+                self._unfinished = None
+                self._retries.note_success()
                 level = self._watch_phase(current)
             except LimitTaken:
                 self._begin_anew()
                 level, current = "large", None
+            except PASSING_FAILURES as problem:
+                self._recover(problem)
+                level, current = "large", None
+
+    def _recover(self, problem: EkcError) -> None:
+        """Wait until the driver may answer again, in no account; an interrupted search begins again."""
+        self._meter.switch_account({}, {})
+        self._late_totals = ({}, {})
+        if self._unfinished is not None:
+            self._unfinished.is_refuted = True
+        self._retries.recover(problem, self._phases[-1].progress.period_s if self._phases else NOT_MEASURED)
 
     def _begin_anew(self) -> None:
         """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
@@ -181,6 +197,7 @@ class _ControlLoop:
             self._apply_choice(earlier.choice, "the choice for a phase seen before")
             return earlier
         self._phases.append(phase)
+        self._unfinished = phase
         self._enter_phase(phase)
         if level != "large" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
@@ -259,16 +276,6 @@ class _ControlLoop:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
         run_search(self._meter, phase, self._gears)
         self._report_missed_limit(explain_missed_cap(phase))
-
-    def _has_budget_returned(self, phase: Phase) -> bool:
-        """Whether the last search had a reduced budget, and the full one is available now."""
-        now, full = phase.search.policy.max_slowdown, self._policy.max_slowdown
-        if self._policy.deadline_s is not None:
-            full = max(now, MIN_DEADLINE_BUDGET)
-        was_reduced = self._policy.objective == "energy" and (
-            phase.searched_max_slowdown < MIN_BUDGET_SHARE * full
-        )
-        return was_reduced and now >= full
 
     def _watch_phase(self, phase: Phase) -> str:
         """Watch until the job changes; returns the level of the change, "doubt" where only checks show it."""
@@ -415,7 +422,7 @@ class _ControlLoop:
     def _update_choice(self, phase: Phase) -> CheckVerdict:
         """Choose again by the present readings and budget; search again if the full budget has returned."""
         self._limit_search_budget(phase)
-        if self._has_budget_returned(phase):
+        if has_budget_returned(self._policy, phase):
             phase.readings = PhaseReadings(phase.readings.default_readings[-1:])
             phase.search = replace(phase.search, memory_mhz=None)
             self._search_phase(phase)

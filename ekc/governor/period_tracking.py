@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.samples import SensorSamples, Values
+from ekc.governor.samples import SensorSamples, Values, drop_stretches, find_pauses, shift_times
 
 MAX_HARMONICS = 8
 MAX_HARMONIC_HZ = 4.5
@@ -82,21 +82,32 @@ def find_period_near(
     longest = (at[-1] - at[0]) / (MIN_PERIODS * expected_s) if len(at) else 0.0
     if len(at) < MIN_READINGS or longest < min_ratio:
         return None
+    pauses = find_pauses(samples, expected_s)
+    if len(pauses):
+        samples = drop_stretches(samples, pauses)
+        longest = (samples.time_s[-1] - samples.time_s[0]) / (MIN_PERIODS * expected_s)
+    if len(samples) < MIN_READINGS or longest < min_ratio:
+        return None
     max_ratio = min(max_ratio, longest)
     even, rows = interpolate_signals(samples)
     first_s, clarity = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
     window_s = first_s * np.ceil(MIN_WINDOW_S / first_s)
-    followed = _follow_phase(even, rows, first_s, window_s)
-    # The means at both ends are over less than a window.
+    # Near a cut, and at both ends, means over a window are of less than one.
     half = int(window_s / GRID_STEP_S / 2)
-    inside = followed.turns[half : len(even) - half]
+    margin_s = max(0.5 * window_s, samples.sensor_s)
+    is_cut = (np.abs(even[:, None] - shift_times(pauses[:, 0], pauses)[None, :]) < margin_s).any(axis=1)
+    followed = _follow_phase(even, rows, first_s, window_s, is_cut)
+    is_cut[:half] = is_cut[len(even) - half :] = True
+    inside, amplitude = _join_turns(followed, is_cut)
+    if len(pauses) and len(inside) * GRID_STEP_S < MIN_PERIODS * first_s:
+        return None
     turned = float(inside[-1] - inside[0])
     seconds = GRID_STEP_S * (len(inside) - 1) / turned if turned > 0 else float("inf")
     if not min_ratio * (1 - MAX_OUTSIDE) <= seconds / expected_s <= max_ratio * (1 + MAX_OUTSIDE):
         # Where the period is not in the signals, the phase follows another pattern or noise.
         return TrackedPeriod(first_s, float("nan"), float("nan"), float("nan"), 0.0)
     slow, fast = (_estimate_timing_variance(inside, seconds, window_s, parts) for parts in (3, 6))
-    count_error = _estimate_count_error(followed.amplitude[half : len(even) - half]) / followed.harmonic
+    count_error = _estimate_count_error(amplitude) / followed.harmonic
     return TrackedPeriod(seconds, slow, fast, count_error / turned, clarity)
 
 
@@ -112,13 +123,25 @@ class _FollowedPhase:
     """Amplitude of that harmonic around each time."""
 
 
-def _follow_phase(even: Values, rows: Values, period_s: float, window_s: float) -> _FollowedPhase:
+def _join_turns(followed: _FollowedPhase, is_cut: NDArray[np.bool_]) -> tuple[Values, Values]:
+    """(turns, amplitudes) at the times that are not near a cut, as if these followed each other."""
+    is_kept = ~is_cut
+    steps = np.diff(followed.turns)[is_kept[1:] & is_kept[:-1]]
+    turns: Values = np.concatenate([[0.0], np.cumsum(steps)])
+    return turns, followed.amplitude[is_kept]
+
+
+def _follow_phase(
+    even: Values, rows: Values, period_s: float, window_s: float, is_cut: NDArray[np.bool_]
+) -> _FollowedPhase:
     """Follow the phase of one harmonic of a period, averaged over `window_s`, whole periods.
 
     Of the harmonics whose phase is steady the one is taken that shows time best, by power times frequency
     squared; the strongest one where none is steady.
     """
     width = min(max(1, int(window_s / GRID_STEP_S)), len(even) // 2)
+    cuts_before = np.cumsum(is_cut)
+    is_unbroken = cuts_before[width:] == cuts_before[:-width]
     best, found = (False, -1.0), None
     for harmonic in range(1, _count_harmonics(period_s) + 1):
         turning = rows * np.exp(-2j * np.pi * harmonic * even / period_s)
@@ -126,7 +149,8 @@ def _follow_phase(even: Values, rows: Values, period_s: float, window_s: float) 
         phase: Values = np.unwrap(np.angle(wave)) / (2 * np.pi)
         amplitude: Values = np.abs(wave)
         power = float(amplitude @ amplitude)
-        is_steady = float(np.std(phase[width:] - phase[:-width])) < MAX_PHASE_STEP
+        changes = (phase[width:] - phase[:-width])[is_unbroken]
+        is_steady = len(changes) > 0 and float(np.std(changes)) < MAX_PHASE_STEP
         merit = (is_steady, power * harmonic**2 if is_steady else power)
         if found is None or merit > best:
             turns = even / period_s + phase / harmonic

@@ -12,7 +12,14 @@ import numpy as np
 from ekc.governor.job_reading import NOT_MEASURED, ProgressRate
 from ekc.governor.period import PeriodRecording, detect_period
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.samples import SensorSamples, finite_mean
+from ekc.governor.samples import (
+    SensorSamples,
+    Values,
+    cut_pauses,
+    find_pauses,
+    finite_mean,
+    shift_times,
+)
 
 ProgressKind = Literal["steps", "period", "throughput", "none"]
 MIN_CLARITY = 0.25
@@ -110,11 +117,12 @@ class StepMark:
 def measure_progress_rate(
     source: ProgressSource, samples: SensorSamples, max_stretch: float, steps: Sequence[StepMark] = ()
 ) -> tuple[ProgressRate, ProgressSource]:
-    """Progress rate over a stretch, and `source` with updated variances. `max_stretch`: largest length of an
-    iteration over that at the default."""
+    """Progress rate over a stretch without the job's pauses, and `source` with updated variances.
+    `max_stretch`: largest length of an iteration over that at the default."""
     rate, source = _measure_beats(source, samples, max_stretch, steps)
     # Blocks are complete iterations at their present length; parts of iterations would differ in their work.
     period = rate.period_s if rate.period_s > 0 else source.period_s
+    samples = cut_pauses(samples, period)
     moved, variance = _measure_memory_rate(samples, period)
     bytes_variance = source.bytes_variance.add_stretch(variance)
     power_variance = source.power_variance.add_stretch(_estimate_power_variance(samples, period))
@@ -131,7 +139,7 @@ def _measure_beats(
 ) -> tuple[ProgressRate, ProgressSource]:
     """Progress rate by beats alone: steps or periods."""
     if source.kind == "steps":
-        return _measure_step_rate(source, steps)
+        return _measure_step_rate(source, _skip_pauses(steps, find_pauses(samples, source.period_s)))
     if source.kind != "period":
         return ProgressRate(), source
     found = find_period_near(samples, source.period_s, 0.95, 1.05 * max_stretch)
@@ -142,9 +150,16 @@ def _measure_beats(
         timing_variance=source.timing_variance.add_stretch(found.timing_variance_per_s),
         fast_variance=source.fast_variance.add_stretch(found.fast_variance_per_s),
     )
-    error = _estimate_period_error(source, float(samples.time_s[-1] - samples.time_s[0]))
+    time_s = cut_pauses(samples, found.seconds).time_s
+    error = _estimate_period_error(source, float(time_s[-1] - time_s[0]))
     error = float(np.hypot(error, found.count_error))
     return ProgressRate(beats=1 / found.seconds, beats_error=error, period_s=found.seconds), source
+
+
+def _skip_pauses(steps: Sequence[StepMark], pauses: Values) -> list[StepMark]:
+    """The steps at times without those of the pauses before them."""
+    at_s = shift_times(np.array([step.at_s for step in steps]), pauses)
+    return [replace(step, at_s=float(at)) for step, at in zip(steps, at_s, strict=True)]
 
 
 def _estimate_period_error(source: ProgressSource, seconds: float) -> float:

@@ -1,4 +1,5 @@
-"""Sensor readings of a GPU over a stretch of time, as arrays."""
+"""Sensor readings of a GPU over a stretch of time, as arrays; pauses of the job, such as those in which it
+saves a checkpoint, are found and cut out."""
 
 from __future__ import annotations
 
@@ -8,6 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+
+IDLE_PERCENT = 5.0
+"""SM use in percent up to which a reading shows an idle GPU."""
+IDLE_POWER_SHARE = 0.2
+"""The same for a board without that reading: share of the way from the least power to the median."""
+MIN_PAUSE_S = 0.6
+"""Shortest pause in seconds; sensors show no shorter one in full."""
+MIN_GAP_RATIO = 2.0
+"""Least length of a pause over that of the gaps that iterations have themselves."""
+MIN_PERIODS_BETWEEN = 2.0
+"""Periods between two pauses, at least: an idle GPU in each iteration is a part of the iteration."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +73,66 @@ def concatenate_samples(first: SensorSamples, second: SensorSamples) -> SensorSa
     return second._with_columns(
         *(np.concatenate(pair) for pair in zip(first._columns(), second._columns(), strict=True))
     )
+
+
+def find_pauses(samples: SensorSamples, period_s: float) -> Values:
+    """Pauses of a job with iterations of `period_s`: (pauses, 2), begin and end in seconds; none where idle
+    stretches are parts of the iterations."""
+    starts, ends = _find_idle_stretches(samples)
+    lengths = ends - starts
+    span_s = float(samples.time_s[-1] - samples.time_s[0]) if len(samples) else 0.0
+    has_own_gaps = len(lengths) > span_s / (MIN_PERIODS_BETWEEN * period_s)
+    usual_s = float(np.median(lengths)) if has_own_gaps else 0.0
+    is_pause = (lengths >= MIN_PAUSE_S) & (lengths > MIN_GAP_RATIO * usual_s)
+    if is_pause.sum() * MIN_PERIODS_BETWEEN * period_s > span_s:
+        return np.zeros((0, 2))
+    return np.stack([starts[is_pause], ends[is_pause]], axis=1)
+
+
+def cut_pauses(samples: SensorSamples, period_s: float) -> SensorSamples:
+    """The samples without pauses, as if what follows a pause had followed at once; all of them where
+    `period_s` is NaN."""
+    pauses = find_pauses(samples, period_s) if period_s > 0 else np.zeros((0, 2))
+    return samples if not len(pauses) else drop_stretches(samples, pauses)
+
+
+def drop_stretches(samples: SensorSamples, stretches: Values) -> SensorSamples:
+    """The samples outside of some stretches, whose time is left out."""
+    is_kept = ~is_inside(samples.time_s, stretches)
+    time_s, *others = (row[is_kept] for row in samples._columns())
+    return samples._with_columns(shift_times(time_s, stretches), *others)
+
+
+def is_inside(time_s: Values, stretches: Values) -> NDArray[np.bool_]:
+    """Whether each time is inside one of some stretches; their ends are not."""
+    starts, ends = stretches[:, 0], stretches[:, 1]
+    inside = (time_s[:, None] > starts[None, :]) & (time_s[:, None] < ends[None, :])
+    return np.asarray(inside.any(axis=1))
+
+
+def shift_times(time_s: Values, stretches: Values) -> Values:
+    """Times without the time of the stretches before them."""
+    starts, lengths = stretches[:, 0], stretches[:, 1] - stretches[:, 0]
+    gone = np.clip(time_s[:, None] - starts[None, :], 0.0, lengths[None, :])
+    shifted: Values = time_s - gone.sum(axis=1)
+    return shifted
+
+
+def _find_idle_stretches(samples: SensorSamples) -> tuple[Values, Values]:
+    """(begins, ends) of stretches without a kernel: from the last reading before to the first one after."""
+    signal, idle = samples.sm_util, IDLE_PERCENT
+    if not np.isfinite(signal).any():
+        signal = samples.power_w
+        idle = _compute_idle_power(signal[np.isfinite(signal)])
+    is_idle = (signal <= idle) * 1
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_idle, [0]])))
+    last = max(len(samples) - 1, 0)
+    return samples.time_s[np.maximum(edges[::2] - 1, 0)], samples.time_s[np.minimum(edges[1::2], last)]
+
+
+def _compute_idle_power(watts: Values) -> float:
+    """Watts up to which a GPU counts as idle; below all of them where there is no reading."""
+    if not len(watts):
+        return -np.inf
+    least, median = np.quantile(watts, [0.01, 0.5])
+    return float(least + IDLE_POWER_SHARE * (median - least))

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from benchmarks.governor import kills
+from benchmarks.governor import driver_errors, kills
 from benchmarks.governor.baselines import find_oracle_clocks
 from benchmarks.governor.compare import (
     EventRecorder,
@@ -177,6 +177,15 @@ def test_verdicts_follow_from_the_figures(run: Run) -> None:
     assert figures["partial_rows"][-1]["traces"] == 9
     for x in figures["aperiodic_rows"] + figures["multiple_rows"]:
         assert sum(x[v] for v in ("periodic", "multiple", "aperiodic", "too_short")) == pytest.approx(1.0)
+
+
+def test_limits_are_back_under_a_driver_that_fails(run: Run) -> None:
+    """One short job of each kind of failure, under a loop that sets limits all the time."""
+    text, figures = run("governor.driver_errors", "--quick", "--jobs", "7", "--parallel", "4", "--seed", "4")
+    assert "scripted NVML, 7 jobs, seed 4" in text
+    assert [line["kind"] for line in figures["lines"]] == list(driver_errors.KINDS)
+    for line in figures["lines"]:
+        assert (line["jobs"], line["back"], line["status"], line["output"]) == (1, 1, 1, 1), text
 
 
 def test_tempo_is_judged_by_the_true_number_of_iterations(run: Run) -> None:

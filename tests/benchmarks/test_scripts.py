@@ -277,6 +277,7 @@ GOVERNOR_SCRIPTS = (
     "accounting",
     "compare",
     "cost",
+    "driver_errors",
     "kills",
     "model",
     "objectives",

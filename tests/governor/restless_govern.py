@@ -45,6 +45,8 @@ def print_line(*arguments):
 
 def set_random_limits(probe, actuator, hear):
     gears = actuator.gears()
+    while probe.is_running() and not gears.sm_mhz:  # Advice only.
+        probe.record(0.02)
     while probe.is_running():
         power = random.choice([None, *gears.power_w])
         actuator.apply(Settings(random.choice([None, *gears.sm_mhz]), random.choice(gears.memory_mhz), power))

@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.governor.tempo import make_checkpoint_trace
+from ekc.governor.job_meter import make_reading
+from ekc.governor.period.online import assess_recording
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressKind,
     ProgressSource,
     StepMark,
+    choose_progress_source,
     measure_progress_rate,
 )
-from ekc.governor.samples import SensorSamples
+from ekc.governor.protocols import Settings
+from ekc.governor.samples import SensorSamples, cut_pauses, find_pauses
 
 
 def make_trace(
@@ -131,19 +136,86 @@ def test_phase_that_runs_away_is_no_period() -> None:
         assert observed.clarity < MIN_CLARITY / 2
 
 
-def test_pauses_are_an_error_of_the_count() -> None:
-    """A pause as long as an iteration has no pattern; the phase counts it as one iteration, or as none."""
+def pause(whole: SensorSamples, begin_s: float, end_s: float) -> SensorSamples:
+    """The samples of a job that is paused between two times, in which nothing runs."""
+    is_paused = (whole.time_s > begin_s) & (whole.time_s < end_s)
+    columns = {name: np.where(is_paused, 0.0, getattr(whole, name)) for name in ("sm_util", "memory_util")}
+    return replace(whole, power_w=np.where(is_paused, 60.0, whole.power_w), **columns)
+
+
+def test_pauses_are_cut_out() -> None:
+    """A pause as long as an iteration has no pattern; the phase once counted it as one iteration, or as
+    none."""
     for seed in range(12):
         whole = make_trace(2.0, 60.0, seed)
-        is_paused = (whole.time_s > 22.0) & (whole.time_s < 26.0)
-        columns = {
-            name: np.where(is_paused, 0.0, getattr(whole, name)) for name in ("sm_util", "memory_util")
-        }
-        watts = np.where(is_paused, 60.0, whole.power_w)
-        observed = find_period_near(replace(whole, power_w=watts, **columns), 2.0, 0.9, 1.1)
-        true_s = 2.0 * 60.0 / 56.0
-        assert abs(observed.seconds / true_s - 1) < 2.5 * observed.count_error
+        # Iterations end at even times; the pattern goes on where it was after the pause.
+        observed = find_period_near(pause(whole, 22.0, 26.0), 2.0, 0.9, 1.1)
+        assert observed.seconds == pytest.approx(find_period_near(whole, 2.0, 0.9, 1.1).seconds, rel=0.005)
         assert find_period_near(whole, 2.0, 0.9, 1.1).count_error == 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steady_job_with_checkpoints_has_a_tempo_in_each_stretch(seed: int) -> None:
+    """In 23 of 55 stretches of 20 s the period was once lost."""
+    trace = make_checkpoint_trace(seed)
+    begin_s = float(trace.samples.time_s[0])
+    source = choose_progress_source(assess_recording(trace.cut(begin_s, begin_s + 60.0)))
+    assert source.kind == "period"
+    errors = []
+    for at_s in np.arange(begin_s + 60.0, begin_s + 420.0, 20.0):
+        samples = trace.cut(at_s, at_s + 20.0)
+        rate, source = measure_progress_rate(source, samples, 1.05)
+        true = trace.compute_rate(float(samples.time_s[0]), float(samples.time_s[-1]))
+        errors.append(abs(rate.beats / true - 1))
+    assert np.isfinite(errors).all()
+    assert np.median(errors) < 0.01
+
+
+def test_idle_stretches_of_each_iteration_are_no_pauses() -> None:
+    time_s = np.arange(0.0, 60.0, 0.05)
+    busy = np.where(time_s % 5.0 < 3.8, 95.0, 0.0)
+    samples = SensorSamples(time_s, 60 + 2 * busy, busy, 0.4 * busy, 1400 + 0 * busy)
+    assert len(find_pauses(samples, 5.0)) == 0
+    # One of them is much longer.
+    late = replace(samples, sm_util=np.where((time_s > 19.9) & (time_s < 25.0), 0.0, busy))
+    assert find_pauses(late, 5.0) == pytest.approx(np.array([[18.8, 25.0]]), abs=0.11)
+
+
+def test_pauses_are_seen_without_a_reading_of_use() -> None:
+    whole = pause(make_trace(2.0, 60.0, 1), 30.0, 36.0)
+    unseen = replace(whole, sm_util=np.full(len(whole), np.nan), memory_util=np.full(len(whole), np.nan))
+    assert len(find_pauses(unseen, 2.0)) == 1
+    assert find_period_near(unseen, 2.0, 0.9, 1.1).seconds == pytest.approx(2.0, rel=0.01)
+
+
+def test_steps_are_counted_without_pauses() -> None:
+    samples = pause(make_trace(2.0, 60.0, 1), 30.0, 40.0)
+    steps = [
+        StepMark(at, n) for n, at in enumerate([*np.arange(2.0, 30.1, 2.0), *np.arange(42.0, 60.1, 2.0)])
+    ]
+    rate, _ = measure_progress_rate(ProgressSource("steps", 2.0), samples, 1.0, steps)
+    assert rate.period_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_power_of_a_reading_is_without_pauses() -> None:
+    whole = make_trace(2.0, 60.0, 1)
+    paused = pause(whole, 20.0, 40.0)
+    source = ProgressSource("period", 2.0)
+    readings = []
+    for samples in (whole, paused):
+        rate, updated = measure_progress_rate(source, samples, 1.0)
+        watts = float(samples.power_w.mean())
+        readings.append(make_reading(Settings(), 0.0, 60.0, watts, rate, samples, updated))
+    assert readings[1].watts == pytest.approx(readings[0].watts, rel=0.01)
+    assert readings[1].sm_util == pytest.approx(readings[0].sm_util, rel=0.02)
+
+
+def test_empty_and_constant_samples_have_no_pauses() -> None:
+    nothing = SensorSamples(*np.zeros((5, 0)))
+    assert len(find_pauses(nothing, 2.0)) == 0
+    assert cut_pauses(nothing, 2.0) is nothing
+    still = SensorSamples(np.arange(0.0, 20.0, 0.1), *np.zeros((4, 200)))
+    assert len(cut_pauses(still, 2.0)) <= len(still)
 
 
 def test_noise_has_no_clear_tracked_period() -> None:

@@ -65,9 +65,9 @@ def test_energy_without_a_counter_is_integrated_power(
     watts = (probe.read_energy_j() - joules) / (probe.now() - begin)
     assert watts == pytest.approx(200.0, rel=0.03)
     (line,) = events
-    name = "GPU 0 (Scripted GPU)"
-    why = "counts no energy" if counter is None else "has an energy counter that has stopped"
-    assert line == f"{name} {why}; its power readings are added up instead"
+    assert line.startswith("GPU 0 (Scripted GPU) ")
+    assert ("counts no energy" if counter is None else "has an energy counter that did not move") in line
+    assert line.endswith("; its power readings are added up instead")
 
 
 @pytest.mark.parametrize("stops_s", [0.0, 33.3, 1e9])

@@ -26,7 +26,7 @@ from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
-from ekc.errors import ActuatorError, EkcError
+from ekc.errors import ActuatorError, DriverTrouble, EkcError
 from ekc.forks import detach_in_children, hold_forks
 
 HEARTBEAT_INTERVAL_S = 0.5
@@ -184,7 +184,7 @@ class LeaseKeeper:
             except OSError as problem:
                 os.close(write_end)
                 reason = problem.strerror or type(problem).__name__
-                raise ActuatorError(
+                raise DriverTrouble(
                     f"the guard process did not start ({reason}), so nothing may be set"
                 ) from None
             finally:
@@ -197,7 +197,7 @@ class LeaseKeeper:
             answers = select.select([guard.stdout], [], [], GUARD_START_TIMEOUT_S)[0]
             if not answers or guard.stdout.readline() != GUARD_READY:
                 guard.kill()
-                raise ActuatorError("the guard process did not start, so nothing may be set")
+                raise DriverTrouble("the guard process did not start, so nothing may be set")
 
     def _run_heartbeat(self) -> None:
         last_problem = None

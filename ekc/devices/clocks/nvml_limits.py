@@ -6,9 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, LimitReading, Settings
-from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, describe_error, load_nvml
-from ekc.errors import ActuatorError
-from ekc.forks import hold_forks
+from ekc.devices.nvml.library import (
+    THROTTLE_FUNCTIONS,
+    call_nvml,
+    load_nvml,
+    make_nvml_error,
+    retry_nvml,
+)
 
 _VOLTA, _AMPERE = 5, 7
 """NVML_DEVICE_ARCH values of the first architectures whose SM clock and memory clock can be limited."""
@@ -93,11 +97,10 @@ class NvmlLimitReader:
         """Result of a reading, None where this card or driver has none. Raises where the GPU is lost."""
         call = getattr(self.library, function, None)
         try:
-            with hold_forks():
-                return None if call is None else call(self.handle, *arguments)
+            return None if call is None else retry_nvml(call, self.handle, *arguments)
         except self.library.NVMLError as problem:
             if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
-                raise ActuatorError(f"{self.name}, {function}: {describe_error(problem)}") from problem
+                raise make_nvml_error(f"{self.name}, {function}", problem) from problem
             return None
 
     def _read_power_caps(self) -> tuple[float, ...]:
@@ -115,12 +118,11 @@ class NvmlLimitReader:
 
     def _call_if_supported(self, function: str, *arguments: Any) -> Any:
         try:
-            with hold_forks():
-                return getattr(self.library, function)(self.handle, *arguments)
+            return retry_nvml(getattr(self.library, function), self.handle, *arguments)
         except self.library.NVMLError as problem:
             if problem.value == self.library.NVML_ERROR_NOT_SUPPORTED:
                 return None
-            raise ActuatorError(f"{self.name}, {function}: {describe_error(problem)}") from problem
+            raise make_nvml_error(f"{self.name}, {function}", problem) from problem
 
     def _call(self, quantity: str, function: str) -> Any:
         return call_nvml(f"the {quantity} of {self.uuid}", getattr(self.library, function), self.handle)

@@ -9,17 +9,18 @@ from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease_file import find_governor_pid
 from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, DriverTrouble
 
 
 def choose_actuator(kind: str, gpu: str) -> LimitSetter:
     """An actuator of a kind; "auto" is NVML where this process may set limits, else ekc's daemon, else a
-    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none.
+    running zeusd. Nothing is changed. Raises `ActuatorError` with every reason why there is none;
+    `DriverTrouble` where NVML may let this process set limits at a later try.
 
     The permission is not checked while another process governs the GPU: the check sets the cap that it has
     just read, and the governor may have set another in between. A lease is refused then anyway.
     """
-    reasons = []
+    problems, may_pass = [], False
     is_governed = find_governor_pid(gpu) not in (None, os.getpid())
     for open_limits in _OPENERS.values() if kind == "auto" else (_OPENERS[kind],):
         try:
@@ -28,8 +29,9 @@ def choose_actuator(kind: str, gpu: str) -> LimitSetter:
                 limits.check_permission()
             return limits
         except ActuatorError as problem:
-            reasons.append(str(problem))
-    raise ActuatorError("; ".join(reasons))
+            problems.append(str(problem))
+            may_pass |= isinstance(problem, DriverTrouble) and open_limits is _open_nvml
+    raise (DriverTrouble if may_pass else ActuatorError)("; ".join(problems))
 
 
 def _open_nvml(gpu: str) -> LimitSetter:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from ekc.devices.clocks.limits import ActuatorReference, Limit
 from ekc.devices.clocks.nvml_limits import BoardLimits, normalize_pci_address
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, DriverTrouble
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
 TIMEOUT_S = 3.0
@@ -108,7 +108,8 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _send_request(daemon_address: str, method: str, path: str) -> Any:
-    """JSON of the reply, {} for an empty reply. Raises `ActuatorError`."""
+    """JSON of the reply, {} for an empty reply. Raises `ActuatorError`, `DriverTrouble` where a later request
+    may succeed."""
     headers = _make_headers()
     connection = _open_connection(daemon_address)
     try:
@@ -118,13 +119,14 @@ def _send_request(daemon_address: str, method: str, path: str) -> Any:
     except UnicodeError as problem:  # No host name: a label too long, or none between two dots.
         raise ActuatorError(f"zeusd at {daemon_address}: {problem}; {_ADDRESS_FORMS}") from problem
     except (OSError, http.client.HTTPException) as problem:
-        raise ActuatorError(
+        raise DriverTrouble(
             f"zeusd at {daemon_address} does not answer ({str(problem) or type(problem).__name__})"
         ) from problem
     finally:
         connection.close()
     if status != http.client.OK:
-        raise ActuatorError(
+        kind = DriverTrouble if status >= http.client.INTERNAL_SERVER_ERROR else ActuatorError
+        raise kind(
             f"zeusd at {daemon_address} refused {path.split('?')[0]}: {_describe_refusal(status, body)}"
         )
     return _parse_json(daemon_address, body) if body.strip() else {}

@@ -22,6 +22,11 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import ENERGY_COUNTER, POWER_READINGS, UNREPORTED, MeasurementConditions, Metering
+from ekc.devices.metering.checked_energy import (
+    COUNTER_TOLERANCE,
+    compute_max_power_w,
+    is_believable_power,
+)
 from ekc.devices.metering.sampling import (
     READING_INTERVAL_S,
     BoardLog,
@@ -64,9 +69,6 @@ class CompletedCalls:
 
 class Board(BoardSensors, Protocol):
     """The part of a GPU that the meter needs from a GPU, real or virtual: sensors, and a kernel that runs."""
-
-    def power_cap_w(self) -> float | None:
-        """Power cap of the board in watts; None where the board has no cap or does not report it."""
 
     def start(self, kernel: CompiledKernel) -> None:
         """Begin to call the kernel back to back, until `stop`."""
@@ -169,10 +171,23 @@ def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: f
 def _make_window(
     board: Board, log: BoardLog, calls: CompletedCalls, idle_w: float, temperature_c: float, notes: list[str]
 ) -> MeteringWindow:
-    counter_estimate = None if log.counter_problem else _estimate_from_counter(log)
-    readings = [reading for reading in log.readings if not math.isnan(reading.power_w)]
+    cap_w = board.power_cap_w()
+    max_power_w = compute_max_power_w(cap_w)
+    readings = [reading for reading in log.readings if is_believable_power(reading.power_w, max_power_w)]
     sampled = float(np.mean([reading.power_w for reading in readings])) if readings else math.nan
+    counter_estimate = None if log.counter_problem else _estimate_from_counter(log)
+    if counter_estimate and abs(counter_estimate.power_w / sampled - 1) > COUNTER_TOLERANCE:
+        log.counter_problem = (
+            f"the board has an energy counter that says {counter_estimate.power_w:,.0f} W, where its power "
+            f"readings say {sampled:,.0f} W"
+        )
+        counter_estimate = None
     best = counter_estimate or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
+    if not is_believable_power(best.power_w, max_power_w):
+        raise DeviceError(
+            f"the board seems to draw {best.power_w:,.0f} W, and may draw {max_power_w:,.0f} W at most: its "
+            "sensors are not believed"
+        )
     clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
     return MeteringWindow(
         power_w=best.power_w,
@@ -188,7 +203,7 @@ def _make_window(
         temperature_c=temperature_c,
         clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
         throttle=tuple(sorted(log.throttle)),
-        power_cap_w=board.power_cap_w(),
+        power_cap_w=cap_w,
         notes=(*notes, *_write_notes(log, best.power_w, sampled, clocks), *_find_aliasing(best, calls)),
         samples_w=best.samples_w,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ekc.devices.metering.checked_energy import CheckedEnergy, compute_max_power_w
+
 POLL_INTERVAL_S = 0.001
 """Seconds between two reads of the energy counter."""
 READING_INTERVAL_S = 0.02
@@ -14,6 +16,8 @@ MIN_AVERAGING_PERIODS = 6
 """Averaging times of the power sensor that a window has, at least."""
 STALL_S = 1.0
 """Seconds after which an unmoved counter counts as stalled; counters tick every 20 to 100 ms."""
+MAX_FIRST_READS = 5
+"""Reads of the counter that fail where the board has none; a single one also fails elsewhere."""
 
 
 class BoardSensors(Protocol):
@@ -33,6 +37,9 @@ class BoardSensors(Protocol):
 
     def power_w(self) -> float:
         """Power in watts, as the sensor reports it; NaN where the reading failed."""
+
+    def power_cap_w(self) -> float | None:
+        """Power cap of the board in watts; None where the board has no cap or does not report it."""
 
     def temperature_c(self) -> float:
         """Temperature of the die in degrees Celsius."""
@@ -81,33 +88,33 @@ class BoardLog:
 
 def record_board(board: BoardSensors, length_s: float) -> BoardLog:
     """Record the board from the first tick to the first one after `length_s`; for as long from the first
-    reading where the counter is absent, stalls or runs backwards."""
-    log = BoardLog()
-    shown = board.counter_mj()
-    if shown is None:
+    reading where the counter is absent, or is wrong (`CheckedEnergy`)."""
+    log, energy = BoardLog(), CheckedEnergy(STALL_S, compute_max_power_w(board.power_cap_w()))
+    looked = next_reading = board.now_s()
+    if not _read_first_count(board, energy):
         log.counter_problem = "the board counts no energy"
-    looked = moved = next_reading = board.now_s()
     while not log.is_complete(length_s, board.averaging_s):
         board.wait(READING_INTERVAL_S if log.counter_problem else POLL_INTERVAL_S)
         now = board.now_s()
         if not log.counter_problem:
             counter = board.counter_mj()
-            if counter != shown:
-                log.counter_problem = _explain_counter_failure(shown, counter)
-                if counter is not None and not log.counter_problem:
-                    log.ticks.append(CounterTick(0.5 * (looked + now), counter))
-                shown, moved = counter, now
-            elif now - moved > STALL_S:
-                log.counter_problem = f"the energy counter did not move for {now - moved:.1f} s"
+            if energy.add_count(now, None if counter is None else counter / 1000.0) and counter is not None:
+                log.ticks.append(CounterTick(0.5 * (looked + now), counter))
+            log.counter_problem = f"the board {energy.problem}" if energy.problem else ""
         looked = now
         if (log.ticks or log.counter_problem) and now >= next_reading:
             log.readings.append(BoardReading(now, board.power_w(), board.clock_mhz()))
+            energy.add_power(now, log.readings[-1].power_w)
             log.throttle.update(board.throttle())
             next_reading = now + READING_INTERVAL_S
     return log
 
 
-def _explain_counter_failure(previous_mj: int | None, current_mj: int | None) -> str:
-    if current_mj is None:
-        return "the energy counter stopped answering"
-    return "the energy counter ran backwards" if previous_mj is not None and current_mj < previous_mj else ""
+def _read_first_count(board: BoardSensors, energy: CheckedEnergy) -> bool:
+    """Read the counter until it answers, `MAX_FIRST_READS` times at most."""
+    for _ in range(MAX_FIRST_READS):
+        if (counter := board.counter_mj()) is not None:
+            energy.add_count(board.now_s(), counter / 1000.0)
+            return True
+        board.wait(POLL_INTERVAL_S)
+    return False

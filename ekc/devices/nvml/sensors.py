@@ -10,7 +10,6 @@ A real GPU as the meter needs it: sensors are read in this process, the kernel r
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 import time
@@ -21,10 +20,19 @@ from typing import Any, Protocol
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import POWER_CAP, UNREPORTED
+from ekc.devices.metering.checked_energy import compute_max_power_w, is_believable_power
 from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.metering.sampling import POLL_INTERVAL_S, STALL_S
-from ekc.devices.nvml.library import THROTTLE_FUNCTIONS, call_nvml, find_handle, load_nvml
-from ekc.errors import ActuatorError, DeviceError
+from ekc.devices.nvml.library import (
+    RETRY_PAUSES_S,
+    THROTTLE_FUNCTIONS,
+    call_nvml,
+    find_handle,
+    is_passing,
+    load_nvml,
+    retry_nvml,
+)
+from ekc.errors import DeviceError, GpuUnusable
 from ekc.forks import hold_forks
 
 AVERAGING_S = 1.0
@@ -58,13 +66,19 @@ class GpuSensors:
         self.name = uuid
         self.last_problem = ""
         """Reason of the last failed reading."""
+        self.power_problem = ""
+        """The last power reading that was not believed."""
+        self._missing: set[str] = set()
+        """Functions that this card or driver does not have."""
+        self._max_cap_w: float | None = None
+        """The highest power cap in force so far, in watts."""
         self._mig_part = self._switch_to_mig_parent()
         self.uuid = str(call_nvml(f"the UUID of {uuid}", self.library.nvmlDeviceGetUUID, self.handle))
         """UUID of the whole GPU, as NVML reports it."""
         index = call_nvml(f"the index of {uuid}", self.library.nvmlDeviceGetIndex, self.handle)
         model = call_nvml(f"the name of {uuid}", self.library.nvmlDeviceGetName, self.handle)
         self.name = f"GPU {index} ({model})"
-        self.is_instantaneous = not math.isnan(self._read_instant_power_w())
+        self.is_instantaneous = self._has_instant_power()
         self.averaging_s = AVERAGING_S if not self.is_instantaneous and self._has_averaged_power() else 0.0
 
     def explain_sharing(self) -> str:
@@ -76,17 +90,41 @@ class GpuSensors:
 
     def counter_mj(self) -> int | None:
         """Total energy of the board in millijoules (Volta and later); None where the board has no counter."""
-        millijoules = self.query("nvmlDeviceGetTotalEnergyConsumption")
+        millijoules = self.poll("nvmlDeviceGetTotalEnergyConsumption")
         return None if millijoules is None else int(millijoules)
 
     def power_w(self) -> float:
-        """Power in watts by the best reading that this card has."""
-        return self._read_instant_power_w() if self.is_instantaneous else self.mean_power_w()
+        """Power in watts by the best reading that this card has; NaN for one that no such board draws, with
+        `power_problem`."""
+        return self._read_instant_power_w() if self.is_instantaneous else self._read_mean_power_w()
 
-    def mean_power_w(self) -> float:
+    @property
+    def has_power(self) -> bool:
+        """Whether this card has a power reading, as far as that is known."""
+        return self.is_instantaneous or "nvmlDeviceGetPowerUsage" not in self._missing
+
+    def max_power_w(self) -> float:
+        """Watts that this board draws at most, by the highest power cap that was in force so far."""
+        caps = [cap for cap in (self._max_cap_w, self.power_cap_w()) if cap is not None]
+        self._max_cap_w = max(caps, default=None)
+        return compute_max_power_w(self._max_cap_w)
+
+    def _read_mean_power_w(self) -> float:
         """Power in watts by `nvmlDeviceGetPowerUsage`, a mean over `AVERAGING_S` on most cards."""
-        milliwatts = self.query("nvmlDeviceGetPowerUsage")
-        return _NAN if milliwatts is None else milliwatts / 1000.0
+        milliwatts = self.poll("nvmlDeviceGetPowerUsage")
+        return _NAN if milliwatts is None else self._check_power(milliwatts / 1000.0)
+
+    def _check_power(self, watts: float) -> float:
+        """The reading, or NaN where the board cannot draw that. The cap may have been raised since it was
+        read."""
+        known_w = 0.0 if self._max_cap_w is None else compute_max_power_w(self._max_cap_w)
+        if is_believable_power(watts, known_w) or is_believable_power(watts, self.max_power_w()):
+            return watts
+        self.last_problem = self.power_problem = (
+            f"its power sensor says {watts:,.0f} W, where a board with its cap draws more than 0 W and at "
+            f"most {compute_max_power_w(self._max_cap_w):,.0f} W"
+        )
+        return _NAN
 
     def temperature_c(self) -> float:
         """Temperature of the die in degrees Celsius."""
@@ -98,13 +136,13 @@ class GpuSensors:
 
     def clock_mhz(self) -> float:
         """Present SM clock in MHz."""
-        mhz = self.query("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
+        mhz = self.poll("nvmlDeviceGetClockInfo", self.library.NVML_CLOCK_SM)
         return _NAN if mhz is None else float(mhz)
 
     def throttle(self) -> tuple[str, ...]:
         """Reasons why the clock is lower than it could be, or `UNREPORTED` where the driver gives none."""
         for function in THROTTLE_FUNCTIONS:
-            bits = self.query(function)
+            bits = self.poll(function)
             if bits is not None:
                 return tuple(name for bit, name in _THROTTLE_REASONS.items() if bits & bit)
         return (UNREPORTED,)
@@ -119,14 +157,21 @@ class GpuSensors:
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
     def query(self, function: str, *arguments: Any) -> Any:
-        """Result of an NVML call for this GPU, None if it failed. Raises `ActuatorError` for a lost GPU."""
+        """Result of an NVML call for this GPU, None if it failed, also when it was tried again
+        (`retry_nvml`). Raises `GpuUnusable` for a lost GPU."""
+        return self._call(retry_nvml, function, *arguments)
+
+    def poll(self, function: str, *arguments: Any) -> Any:
+        """As `query`, tried once: for readings that are made again soon anyway."""
+        return self._call(_call_once, function, *arguments)
+
+    def _call(self, run: Callable[..., Any], function: str, *arguments: Any) -> Any:
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
             return None
         try:
-            with hold_forks():
-                return call(self.handle, *arguments)
+            return run(call, self.handle, *arguments)
         except self.library.NVMLError as problem:
             self.record_failure(function, problem)
             return None
@@ -134,9 +179,11 @@ class GpuSensors:
     def record_failure(self, function: str, problem: Any) -> None:
         """Keep the reason of a failure; raise it where no later call can succeed."""
         self.last_problem = f"{function}: {problem}"
+        if not is_passing(problem.value):
+            self._missing.add(function)
         if problem.value == self.library.NVML_ERROR_GPU_IS_LOST:
             text = f"{self.name}, {self.last_problem}; reset it or restart the machine"
-            raise ActuatorError(text) from problem
+            raise GpuUnusable(text) from problem
 
     def _switch_to_mig_parent(self) -> Any:
         """For a MIG instance: read its parent GPU from here on, which alone has sensors."""
@@ -148,16 +195,36 @@ class GpuSensors:
         self.handle, part = parent, self.handle
         return part
 
-    def _read_instant_power_w(self) -> float:
+    def _has_instant_power(self) -> bool:
+        """Whether field 186 answers with a believable power; an error that may pass does not decide it."""
         fields = self.query("nvmlDeviceGetFieldValues", [self.library.NVML_FI_DEV_POWER_INSTANT])
+        for pause_s in RETRY_PAUSES_S:
+            if fields is None or not is_passing(fields[0].nvmlReturn):
+                break
+            time.sleep(pause_s)
+            fields = self.query("nvmlDeviceGetFieldValues", [self.library.NVML_FI_DEV_POWER_INSTANT])
         if fields is None or fields[0].nvmlReturn != self.library.NVML_SUCCESS:
+            return False
+        return is_believable_power(float(fields[0].value.uiVal) / 1000.0, self.max_power_w())
+
+    def _read_instant_power_w(self) -> float:
+        fields = self.poll("nvmlDeviceGetFieldValues", [self.library.NVML_FI_DEV_POWER_INSTANT])
+        if fields is None:
             return _NAN
-        return float(fields[0].value.uiVal) / 1000.0
+        if fields[0].nvmlReturn != self.library.NVML_SUCCESS:
+            self.last_problem = f"the power field: {self.library.NVMLError(fields[0].nvmlReturn)}"
+            return _NAN
+        return self._check_power(float(fields[0].value.uiVal) / 1000.0)
 
     def _has_averaged_power(self) -> bool:
         """Whether `nvmlDeviceGetPowerUsage` is a mean here; True where the architecture is unknown."""
         arch = self.query("nvmlDeviceGetArchitecture")
         return (arch is None or arch >= _AMPERE) and not _GA100.search(self.name)
+
+
+@hold_forks()
+def _call_once(call: Callable[..., Any], *arguments: Any) -> Any:
+    return call(*arguments)
 
 
 OBSERVATION_S = 1.5

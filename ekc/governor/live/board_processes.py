@@ -9,14 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.devices.nvml.library import call_nvml
-from ekc.errors import ActuatorError
+from ekc.devices.nvml.library import MPS_PROGRAM, list_compute_pids, list_mps_pids
 from ekc.processes.process_facts import list_process_family, read_command_name, read_user_id
 
-_MPS_PROGRAM = "nvidia-cuda-mps"
-"""Beginning of the names of the MPS server and its control daemon, as far as the kernel keeps them."""
-_COMPUTE_FUNCTION = "nvmlDeviceGetComputeRunningProcesses"
-_MPS_FUNCTION = "nvmlDeviceGetMPSComputeRunningProcesses"
 _SHOWN_COUNT = 3
 """Processes of one GPU that a line names."""
 
@@ -68,8 +63,8 @@ class ProcessLister:
 
     def list_processes(self, boards: Sequence[NvmlLimitReader]) -> dict[str, BoardProcesses]:
         """Processes on each GPU, by its UUID. Raises `ActuatorError`, as for a lost GPU."""
-        clients = {board.uuid: _list_mps_clients(board) for board in boards}
-        found = {x.uuid: clients[x.uuid] | _list_pids(x, _COMPUTE_FUNCTION) for x in boards}
+        clients = {x.uuid: list_mps_pids(x.name, x.handle) for x in boards}
+        found = {x.uuid: clients[x.uuid] | list_compute_pids(x.name, x.handle) for x in boards}
         everywhere = set[int]().union(*found.values())
         if everywhere - self._family - self._strangers:
             self._family |= list_process_family(self._ancestor_pid)
@@ -82,7 +77,7 @@ class ProcessLister:
         self, pids: set[int], users: Mapping[int, int | None], has_clients: bool
     ) -> BoardProcesses:
         foreign = pids - self._family
-        servers = frozenset(pid for pid in pids if read_command_name(pid).startswith(_MPS_PROGRAM))
+        servers = frozenset(pid for pid in pids if read_command_name(pid).startswith(MPS_PROGRAM))
         others = frozenset(pid for pid in foreign if users[pid] is None or users[pid] != self._user)
         return BoardProcesses(
             of_job=frozenset(pids & self._family),
@@ -92,23 +87,3 @@ class ProcessLister:
             of_mps=servers,
             has_mps=has_clients or bool(servers),
         )
-
-
-_HIDDEN = "NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION"
-"""Errors of a driver that lists no processes here, as under Windows."""
-
-
-def _list_mps_clients(board: NvmlLimitReader) -> set[int]:
-    """Clients of MPS, which drivers list separately; none where the installed nvidia-ml-py cannot say."""
-    return _list_pids(board, _MPS_FUNCTION) if hasattr(board.library, _MPS_FUNCTION) else set()
-
-
-def _list_pids(board: NvmlLimitReader, function: str) -> set[int]:
-    """Processes that a function of NVML lists; none where it lists none here. Raises `ActuatorError`."""
-    try:
-        running = call_nvml(f"processes of {board.name}", getattr(board.library, function), board.handle)
-    except ActuatorError as problem:
-        if getattr(problem.__cause__, "value", None) in [getattr(board.library, name) for name in _HIDDEN]:
-            return set()
-        raise
-    return {int(process.pid) for process in running}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import GovernedElsewhereError
-from ekc.errors import EkcError
+from ekc.errors import DriverTrouble, EkcError
 from ekc.governor.live.board_watch import BoardWatch
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.gpus import GpuChoice, find_job_gpus, find_seen_gpus
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 1.0
 """Seconds between two looks at the processes on the GPUs."""
+RETRY_S, MAX_RETRY_S = 2.0, 300.0
+"""Shortest and longest pause in seconds after a failure of the driver; it doubles."""
 PAUSE_TIMEOUT_S = 2.0
 """Seconds to wait for the driver to restore settings before this process is stopped."""
 
@@ -127,7 +129,7 @@ class _JobGovernor:
     def run(self) -> None:
         """Govern until the job ends; the listener gets the reason where that fails."""
         try:
-            self._govern()
+            self._govern_patiently()
         except EkcError as trouble:
             self._fail(str(trouble))
         except Exception as trouble:  # A bug of ekc must not affect the job.
@@ -185,6 +187,22 @@ class _JobGovernor:
         if self._job.is_running():
             self._listener.on_note(f"{problem}; the job runs ungoverned")
             self._job.stop_waiting()
+
+    def _govern_patiently(self) -> None:
+        """Govern; begin again later where the driver fails before a control loop runs, which has its own
+        retries. Raises `EkcError`."""
+        pause_s = RETRY_S
+        while True:
+            try:
+                return self._govern()
+            except DriverTrouble as trouble:
+                self.close_session()
+                if pause_s > MAX_RETRY_S or not self._goes_on():
+                    raise
+                self.problem = str(trouble)
+                self._listener.on_note(f"{trouble}; the job runs ungoverned, next try in {pause_s:.0f} s")
+            self._ended.wait(pause_s)
+            pause_s *= 2
 
     def _govern(self) -> None:
         """Raises the errors of finding the GPUs, their actuators and probes."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from ekc.devices.metering.checked_energy import MAX_BOARD_W, CheckedEnergy
+from ekc.devices.nvml.library import retry_nvml
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.governor.samples import Values
 
@@ -43,10 +46,24 @@ class GovernorSensors:
         """Reason of the last failed reading."""
         return self._sensors.last_problem
 
+    @property
+    def power_problem(self) -> str:
+        """The last power reading that was not believed; "" without one."""
+        return self._sensors.power_problem
+
+    @property
+    def has_power(self) -> bool:
+        """Whether this card has a power reading, as far as that is known."""
+        return self._sensors.has_power
+
+    def read_max_power_w(self) -> float:
+        """Watts that this board draws at most."""
+        return self._sensors.max_power_w()
+
     def read_sensors(self) -> NvmlReading:
         """Read all sensors now."""
         watts = self._sensors.power_w()
-        use = self._sensors.query("nvmlDeviceGetUtilizationRates")
+        use = self._sensors.poll("nvmlDeviceGetUtilizationRates")
         sm, memory = (_NAN, _NAN) if use is None else (float(use.gpu), float(use.memory))
         return watts, sm, memory, self._sensors.clock_mhz()
 
@@ -65,17 +82,22 @@ class GovernorSensors:
         support = self._sensors.query("nvmlGpmQueryDeviceSupport")
         if support is None or not support.isSupportedDevice:
             return None
-        samples = [self._library.nvmlGpmSampleAlloc() for _ in range(2)]
+        samples: list[Any] = []
         try:
+            samples += [retry_nvml(self._library.nvmlGpmSampleAlloc) for _ in range(2)]
             if self._sensors.query("nvmlGpmSampleGet", samples[0]) is None:
                 return None
             wait()
             if self._sensors.query("nvmlGpmSampleGet", samples[1]) is None:
                 return None
             return self._compute_counters(*samples)
+        except self._library.NVMLError as problem:
+            self._sensors.record_failure("the counters of GPM", problem)
+            return None
         finally:
             for sample in samples:
-                self._library.nvmlGpmSampleFree(sample)
+                with suppress(self._library.NVMLError):
+                    self._library.nvmlGpmSampleFree(sample)
 
     def _compute_counters(self, first: Any, second: Any) -> dict[str, float] | None:
         names = [name for parts in _COUNTERS.values() for name in parts]
@@ -84,11 +106,7 @@ class GovernorSensors:
         request.numMetrics, request.sample1, request.sample2 = len(names), first, second
         for slot, name in enumerate(names):
             request.metrics[slot].metricId = getattr(self._library, name)
-        try:
-            answer = self._library.nvmlGpmMetricsGet(request)
-        except self._library.NVMLError as problem:
-            self._sensors.record_failure("nvmlGpmMetricsGet", problem)
-            return None
+        answer = retry_nvml(self._library.nvmlGpmMetricsGet, request)
         slots = {name: answer.metrics[slot] for slot, name in enumerate(names)}
         if any(slot.nvmlReturn != self._library.NVML_SUCCESS for slot in slots.values()):
             return None
@@ -100,66 +118,41 @@ STALL_S = 5.0
 
 
 class BoardEnergy:
-    """Joules of one board. Every recording is added by `add_readings`, which then checks the counter.
+    """Joules of one board, by its counter as long as that agrees with the power readings
+    (`ekc.devices.metering.checked_energy`), then by the readings; `on_message` gets one line.
 
-    `read_counter_j` is the counter, None where the card has none. A counter that stopped once is never used
-    again, since the energy that it missed is in no later count; power readings are integrated instead, and
-    `on_message` gets one line.
+    `read_counter_j` is the counter, None where the card has none or the reading failed. Every recording is
+    added by `add_readings`. `max_power_w`: watts that the board draws at most.
     """
 
     def __init__(
-        self, read_counter_j: Callable[[], float | None], name: str, on_message: Callable[[str], None]
+        self,
+        read_counter_j: Callable[[], float | None],
+        name: str,
+        on_message: Callable[[str], None],
+        max_power_w: float = MAX_BOARD_W,
     ) -> None:
         self._read_counter_j, self._name, self._on_message = read_counter_j, name, on_message
-        self._is_counter_trusted = True
-        self._last_reading: tuple[float, float] | None = None
-        """(time in seconds, watts) of the last power reading."""
-        self._integrated_j = 0.0
-        """Integral of the power readings up to the last one."""
-        self._last_counter_j: float | None = None
-        self._moved_s: float | None = None
-        """Time at which the counter last changed, or was first read."""
-        self._offset_j = 0.0
-        """The counter at that time, less the integral of the readings."""
+        self._checked = CheckedEnergy(STALL_S, max_power_w)
 
     def compute_joules(self, now_s: float) -> float:
-        """Joules up to now; only differences have a meaning."""
-        if self._is_counter_trusted:
-            self._update_counter(now_s)
-        return self._offset_j + self._integrate_until(now_s)
+        """Joules up to now, never less than before; only differences have a meaning."""
+        self._read_counter(now_s)
+        return self._checked.compute_joules(now_s)
 
     def add_readings(self, time_s: Values, power_w: Values) -> None:
         """Add the power readings since the last call; NaN where a reading failed."""
         for at_s, watts in zip(time_s.tolist(), power_w.tolist(), strict=True):
-            if watts >= 0:
-                last_s, last_w = self._last_reading or (at_s, watts)
-                self._integrated_j += 0.5 * (last_w + watts) * (at_s - last_s)
-                self._last_reading = at_s, watts
-        if self._is_counter_trusted and self._last_reading is not None:
-            self._check_counter(self._last_reading[0])
+            self._checked.add_power(at_s, watts)
+        if len(time_s):
+            self._read_counter(float(time_s[-1]))
 
-    def _check_counter(self, at_s: float) -> None:
-        if at_s - self._update_counter(at_s) < STALL_S:
+    def _read_counter(self, at_s: float) -> None:
+        if self._checked.problem:
             return
-        self._is_counter_trusted = False
-        has_counter = self._read_counter_j() is not None
-        why = "has an energy counter that has stopped" if has_counter else "counts no energy"
-        self._on_message(f"{self._name} {why}; its power readings are added up instead")
-
-    def _update_counter(self, at_s: float) -> float:
-        """Read the counter; the time at which it last changed, from which readings are integrated."""
-        counter_j = self._read_counter_j()
-        if counter_j is not None and counter_j != self._last_counter_j:
-            self._moved_s, self._last_counter_j = at_s, counter_j
-            self._offset_j = counter_j - self._integrate_until(at_s)
-        if self._moved_s is None:
-            self._moved_s = at_s
-        return self._moved_s
-
-    def _integrate_until(self, at_s: float) -> float:
-        """Integral of power up to a time; the last reading continues until the next one."""
-        last_s, last_w = self._last_reading or (at_s, 0.0)
-        return self._integrated_j + last_w * (at_s - last_s)
+        self._checked.add_count(at_s, self._read_counter_j())
+        if self._checked.problem:
+            self._on_message(f"{self._name} {self._checked.problem}; its power readings are added up instead")
 
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ekc.errors import EkcError
+from ekc.errors import DriverTrouble, EkcError
 from ekc.governor.protocols import Actuator, Gears, Limit, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values
 
@@ -46,7 +46,8 @@ class GroupActuator:
         return frozenset[Limit]().union(*(x.taken_limits() for x in self._members))
 
     def apply(self, settings: Settings) -> None:
-        """Set one GPU after the other, also after one that fails. Raises the first `EkcError` at the end."""
+        """Set one GPU after the other, also after one that fails. Raises one of the errors at the end, first
+        those that last."""
         problems: list[EkcError] = []
         for member in self._members:
             try:
@@ -54,7 +55,7 @@ class GroupActuator:
             except EkcError as problem:
                 problems.append(problem)
         if problems:
-            raise problems[0]
+            raise next((x for x in problems if not isinstance(x, DriverTrouble)), problems[0])
 
 
 class GroupProbe:

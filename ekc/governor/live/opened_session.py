@@ -11,7 +11,7 @@ from ekc.devices.clocks.lease_file import GovernedElsewhereError, find_governor_
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, DriverTrouble
 from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.live.loop_choice import make_loop
 from ekc.governor.live.planned_clock import check_plan
@@ -106,6 +106,8 @@ class OpenedSession:
                 raise GovernedElsewhereError(gpu, format_gpu_names(gpu), governor_pid)
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in uuids]
+        except DriverTrouble:
+            raise
         except ActuatorError as problem:
             if request.actuator != "auto" or request.plan is not None:
                 raise

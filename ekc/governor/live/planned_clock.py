@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError
 from ekc.governor.event_records import Applied, Ended, EventCallback, Planned, Started
+from ekc.governor.job_meter import PASSING_FAILURES, DriverRetries, JobEnded
 from ekc.governor.policy import PlannedClock
 from ekc.governor.protocols import Actuator, Probe, Settings
 
@@ -35,13 +37,21 @@ def check_plan(plan: PlannedClock, gpus: Sequence[str]) -> None:
 
 def hold_planned_clock(probe: Probe, actuator: Actuator, plan: PlannedClock, on_event: EventCallback) -> None:
     """Set the clock of the plan and watch the job until it ends. Nothing is restored here: the owner of the
-    actuator does that. Raises what probe and actuator raise."""
+    actuator does that. Where the driver fails and may answer again, the clock is set again later. Raises what
+    else probe and actuator raise."""
     start, joules, settings = probe.now(), probe.read_energy_j(), Settings(sm_mhz=plan.clock_mhz)
     is_simulated = probe.simulated or actuator.simulated
     on_event(Started(start, probe.label, actuator.label, is_simulated, "the clock of a plan"))
     on_event(Planned(probe.now(), settings, plan.slowdown, plan.saving))
-    actuator.apply(settings)
-    on_event(Applied(probe.now(), settings, "the clock of the plan"))
-    while probe.is_running():
-        probe.record(RECORD_S)
+    retries = DriverRetries(probe, actuator, on_event)
+    with suppress(JobEnded):
+        while probe.is_running():
+            try:
+                if actuator.settings() != settings:
+                    actuator.apply(settings)
+                    on_event(Applied(probe.now(), settings, "the clock of the plan"))
+                probe.record(RECORD_S)
+                retries.note_success()
+            except PASSING_FAILURES as problem:
+                retries.recover(problem)
     on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))

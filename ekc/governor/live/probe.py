@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.errors import ActuatorError, InvalidInput
+from ekc.errors import ActuatorError, DriverTrouble, InvalidInput
 from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
@@ -21,12 +21,14 @@ from ekc.governor.live.gpus import format_gpu_numbers
 from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.live.session import GovernedUnit
 from ekc.governor.protocols import NullActuator, Probe
-from ekc.governor.samples import SensorSamples
+from ekc.governor.samples import SensorSamples, Values
 
 INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
 """Seconds between readings of an instantaneous power sensor, and of one that averages."""
 POLL_S = 0.1
 """Seconds between two checks whether the job is still running."""
+POWER_TIMEOUT_S = 5.0
+"""Seconds of failed power readings after which the power of the job is unknown."""
 SILENCE_TIMEOUT_S = 1.0
 """Seconds without a first reading after which a driver counts as hanging."""
 
@@ -35,8 +37,9 @@ class NvmlProbe:
     """Probe of one GPU, named by UUID, through NVML, while a job runs. Needs no permission.
 
     `read_step_count` returns the training steps of the job, None where nothing counts them. `on_message`
-    gets a line where the energy counter has stopped. Failed readings are NaN. Raises `ActuatorError` where
-    there is no such GPU, when it is lost, and when it gives no power reading or none at all.
+    gets a line where the energy counter or a power reading is not believed. Failed readings are NaN. Raises
+    `ActuatorError` where there is no such GPU, or no power reading: `GpuUnusable` when the GPU is lost,
+    `DriverTrouble` when readings fail for a while, or the driver does not answer.
     """
 
     simulated = False
@@ -49,12 +52,17 @@ class NvmlProbe:
         on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._sensors = GovernorSensors(gpu)
-        self._energy = BoardEnergy(self._sensors.read_counter_j, self._sensors.name, on_message)
+        self._energy = BoardEnergy(
+            self._sensors.read_counter_j, self._sensors.name, on_message, self._sensors.read_max_power_w()
+        )
+        self._on_message, self._has_warned = on_message, False
         self.label = f"NVML, {self._sensors.name}"
         self.is_running = is_running
         self.read_step_count = read_step_count
         self.now: Callable[[], float] = time.monotonic
         self._core_s = self._watched_s = 0.0
+        self._powered_s = self.now()
+        """Time of the last power reading that did not fail."""
         self._due_s = 0.0
         """Earliest time of the next reading: expensive readings stay rare in short recordings too."""
 
@@ -81,13 +89,28 @@ class NvmlProbe:
         rows = np.array([(at, *reading) for at, reading in list(sampler.rows)]).reshape(-1, 5)
         silent_s = sampler.compute_pending_s()
         if not len(rows) and silent_s >= SILENCE_TIMEOUT_S and self.is_running():
-            raise ActuatorError(f"{self.label}: the driver has not answered for {silent_s:.0f} s")
-        if len(rows) and np.isnan(rows[:, 1]).all():
-            raise ActuatorError(f"{self.label} gives no power reading: {self._sensors.problem}")
+            raise DriverTrouble(f"{self.label}: the driver has not answered for {silent_s:.0f} s")
         time_s, power_w, sm_util, memory_util, clock_mhz = rows.T
+        self._check_power(time_s, power_w)
         self._energy.add_readings(time_s, power_w)
         limit_w, sensor_s = self._sensors.read_limit_w(), self._sensors.sensor_s
         return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
+
+    def _check_power(self, time_s: Values, power_w: Values) -> None:
+        """Say once that a power reading was not believed. Raises `ActuatorError` where the card has none, and
+        `DriverTrouble` where all readings have failed for `POWER_TIMEOUT_S`."""
+        if self._sensors.power_problem and not self._has_warned:
+            self._has_warned = True
+            self._on_message(f"{self._sensors.name}: {self._sensors.power_problem}; that is left out")
+        is_valid = np.isfinite(power_w)
+        if is_valid.any():
+            self._powered_s = float(time_s[is_valid][-1])
+        elif len(time_s):
+            line = f"{self.label} gives no power reading: {self._sensors.problem}"
+            if not self._sensors.has_power:
+                raise ActuatorError(line)
+            if time_s[-1] - self._powered_s >= POWER_TIMEOUT_S:
+                raise DriverTrouble(line)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100, by GPM (Hopper

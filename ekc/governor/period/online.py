@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from ekc.governor.period.detect import MIN_CYCLES, Period, detect_period
-from ekc.governor.samples import SensorSamples, concatenate_samples
+from ekc.governor.samples import SensorSamples, concatenate_samples, cut_pauses
 
 FIRST_RECORDING_S = 15.0
 """Seconds of the first recording (GPOEO: 25)."""
@@ -20,6 +20,9 @@ MAX_PERIOD_S = 20.0
 """Longest period that is sought, in seconds."""
 STABILITY_PARTS = (0.75, 0.5)
 """Last parts of a recording in which a stable period must be found too, as shares of it."""
+TRIED_PERIODS_S = (2.0, 5.0)
+"""Longest periods in seconds for which pauses are cut out; idle stretches at greater distances count as
+pauses."""
 MAX_SPREAD = 0.15
 """Largest relative spread of a stable period (GPOEO)."""
 
@@ -61,7 +64,24 @@ def find_period(probe: SampleRecorder) -> PeriodRecording:
 
 
 def assess_recording(samples: SensorSamples) -> PeriodRecording:
-    """Detect the period of a recording, and whether its last parts have the same."""
+    """Detect the period of a recording, and whether its last parts have the same.
+
+    Pauses of the job may hide it. Where no period is stable, it is sought without them, too: idle stretches
+    at greater distances than iterations of a tried length have.
+    """
+    found = _assess_samples(samples)
+    if found.is_stable:
+        return found
+    for longest_s in TRIED_PERIODS_S:
+        worked = cut_pauses(samples, longest_s)
+        if len(worked) < len(samples):
+            again = _assess_samples(worked)
+            if again.is_stable and again.period.seconds <= longest_s:
+                return replace(again, samples=samples)
+    return found
+
+
+def _assess_samples(samples: SensorSamples) -> PeriodRecording:
     hz = samples.sampling_hz
     period = detect_period(samples, hz)
     if period.verdict not in ("periodic", "multiple"):

@@ -108,10 +108,18 @@ def test_short_stall_that_catches_up_does_no_harm() -> None:
     assert found.error == pytest.approx(0.0, abs=0.005)
 
 
-def test_short_stall_that_loses_energy_is_noted() -> None:
-    window = metered(Card(stalls=(2.0, 2.7), forgets=True)).window
+def test_short_stall_that_loses_some_energy_is_noted() -> None:
+    window = metered(Card(stalls=(2.0, 2.3), forgets=True)).window
     assert window.estimator == ENERGY_COUNTER
     assert "beside the energy counter" in window.notes[0]
+
+
+def test_short_stall_that_loses_much_energy_costs_the_counter() -> None:
+    """The figure was once 23 % too low, with a note."""
+    found = metered(Card(stalls=(2.0, 2.7), forgets=True))
+    assert found.window.estimator == POWER_READINGS
+    assert "where its power readings say 260 W" in found.window.notes[0]
+    assert found.error == pytest.approx(0.0, abs=0.005)
 
 
 def test_counter_that_runs_backwards_is_not_believed() -> None:

@@ -13,7 +13,7 @@ from ekc.devices.clocks.daemon.client import DaemonLease, DaemonLimits
 from ekc.devices.clocks.lease_file import Lease, read_boot_id
 from ekc.devices.clocks.limits import LIMIT_NAMES, LIMITS, Gears, Limit, LimitTaken, Settings
 from ekc.devices.clocks.restore import RestoreResult
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, DriverTrouble
 
 RENEW_TIMEOUT_S = 10.0
 """Seconds for a lease to be taken again before a setting counts as failed: the daemon may be restarted, or
@@ -76,9 +76,9 @@ class DaemonActuator:
         while not self.is_active():
             try:
                 self._renew_lease()
-            except ActuatorError:
+            except ActuatorError as problem:
                 if time.monotonic() > end_s:
-                    raise
+                    raise DriverTrouble(str(problem)) from problem
                 time.sleep(RENEW_INTERVAL_S)
         with self._lock:
             self._requested_settings = settings

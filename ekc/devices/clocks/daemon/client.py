@@ -13,7 +13,7 @@ from typing import Any
 from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel, PeerSilent
 from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings
 from ekc.devices.clocks.nvml_limits import BoardLimits
-from ekc.errors import ActuatorError, EkcError, InvalidInput
+from ekc.errors import ActuatorError, DriverTrouble, EkcError, InvalidInput
 
 DEFAULT_SOCKET = "/run/ekc/governor.sock"
 SOCKET_VARIABLE = "EKC_GOVERNOR_SOCKET"
@@ -148,14 +148,14 @@ class DaemonLease:
             return self._connection is not None
 
     def set(self, gpu: str, settings: Settings) -> None:
-        """Set all limits of one GPU. Raises `ActuatorError`."""
+        """Set all limits of one GPU. Raises `DriverTrouble`: the daemon may do it later."""
         with self._lock:
             try:
                 self._request({"do": "set", "gpu": gpu, "settings": asdict(settings)})
-            except ConnectionEnded as end:
-                raise ActuatorError(str(end)) from end
+            except (ConnectionEnded, ActuatorError) as end:
+                raise DriverTrouble(str(end)) from end
             if self._connection is None:
-                raise ActuatorError(f"{self._gpus[0].label}: the lease is over")
+                raise DriverTrouble(f"{self._gpus[0].label}: the lease is over")
 
     def end(self) -> None:
         """Put the settings back and end the lease; returns when that is done. Raises `ActuatorError`."""

@@ -12,9 +12,17 @@ from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_proces
 from ekc.devices.clocks.daemon.job_files import GpuIdentity
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
-from ekc.devices.nvml.library import call_nvml, find_handle, list_uuids, load_nvml
+from ekc.devices.nvml.library import (
+    MPS_PROGRAM,
+    call_nvml,
+    find_handle,
+    list_mps_pids,
+    list_uuids,
+    load_nvml,
+)
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
+from ekc.processes.process_facts import read_command_name
 
 END_TIMEOUT_S = 3.0
 """Seconds that a claim waits for the settings of the one before to go back."""
@@ -94,14 +102,19 @@ def find_permitted_gpu(allow_list: AllowList, caller: Caller, uuid: str) -> Perm
 
 
 def check_no_other_user(uuid: str, caller: Caller) -> None:
-    """Raises `ActuatorError` where a process of another user computes on a GPU: a low limit would slow it."""
+    """Raises `ActuatorError` where a process of another user computes on a GPU, also as a client of MPS: a
+    low limit would slow it. A server of MPS that root runs computes for its clients, which are listed."""
     library = load_nvml()
     handle = find_handle(library, uuid)
-    for process in call_nvml(f"processes of {uuid}", library.nvmlDeviceGetComputeRunningProcesses, handle):
-        uid = read_process_uid(int(process.pid))
-        if uid not in (None, caller.uid):
+    running = call_nvml(f"processes of {uuid}", library.nvmlDeviceGetComputeRunningProcesses, handle)
+    clients = list_mps_pids(uuid, handle)
+    for pid in sorted(clients | {int(process.pid) for process in running}):
+        uid = read_process_uid(pid)
+        is_server = uid == 0 and pid not in clients and read_command_name(pid).startswith(MPS_PROGRAM)
+        if uid not in (None, caller.uid) and not is_server:
+            way = " through MPS" if pid in clients else ""
             raise ActuatorError(
-                f"process {process.pid} of {describe_user(uid or 0)} computes on {uuid}; "
+                f"process {pid} of {describe_user(uid or 0)} computes on {uuid}{way}; "
                 "a GPU that two users share is not governed"
             )
 

@@ -103,6 +103,25 @@ def test_gpu_on_which_another_user_computes_is_refused(
     shared_daemon.boards.update_board(1, pids=[])
 
 
+def test_mps_clients_of_another_user_count(
+    shared_daemon: RunningDaemon, enter: Enter, gpus: list[str]
+) -> None:
+    """A function of NVML that the daemon once did not call lists them."""
+    alice, bob = enter(ALICE), enter(BOB, (GPU_GROUP,))
+    shared_daemon.boards.update_board(1, pids=[alice.pid], mps_pids=[alice.pid])
+    check_success(alice.lease(gpus[1]))
+    check_success(alice.set(gpus[1], sm_mhz=900))
+    shared_daemon.boards.update_board(1, mps_pids=[alice.pid, bob.pid])
+    assert measure_seconds(shared_daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
+    words = (
+        f"process {bob.pid} of uid {BOB} computes on {gpus[1]} through MPS; a GPU that two users share is "
+        "not governed"
+    )
+    assert alice.ask(do="beat") == {"ended": words}
+    assert enter(ALICE).lease(gpus[1]) == {"refused": words}
+    shared_daemon.boards.update_board(1, pids=[], mps_pids=[])
+
+
 def test_gpu_split_by_mig_is_refused(shared_daemon: RunningDaemon, enter: Enter, gpus: list[str]) -> None:
     shared_daemon.boards.update_board(1, mig=[1, 1])
     assert "GPU 1 is split by MIG" in enter(ALICE).lease(gpus[1])["refused"]

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import math
 import os
+import random
 import sys
 import threading
 import time
@@ -114,6 +115,18 @@ _library = _load_module("scripted_nvml_library", _HERE.parent / "library.py")
 
 class _ProcessNvml(_library.ScriptedNvml):
     """The scripted NVML over the files, with the functions that set limits or look at other processes."""
+
+    def call(self, name, function, *arguments):
+        """As scripted by `trouble`: a share of the calls fails, from and until some time, of all functions
+        or of those that set limits; with `takes_effect` a limit is set first."""
+        trouble = _read_boards().get("trouble")
+        if trouble and trouble["from"] <= time.time() < trouble["until"]:
+            is_setting = name.startswith(("nvmlDeviceSet", "nvmlDeviceReset"))
+            if (is_setting or not trouble["only_set"]) and random.random() < trouble["share"]:
+                if is_setting and trouble["takes_effect"]:
+                    function(*arguments)
+                raise self.real.NVMLError(trouble["code"])
+        return super().call(name, function, *arguments)
 
     def find_failure(self, function, arguments):
         boards = _read_boards()
