@@ -19,7 +19,7 @@ from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import read_array
 from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec, ValueRange, check_element_types
 from ekc.ir.dtypes import BFLOAT16
-from ekc.ir.validate import check_depth, check_identifier, check_int
+from ekc.ir.validate import check_depth, check_identifier, check_int, check_kernel_name
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class OperatorGraph:
 
 def _validate_operator(op: OperatorGraph) -> None:
     """Refuse names that CUDA text cannot have, and graphs whose parts do not fit each other."""
-    check_identifier("operator", op.name)
+    check_kernel_name("operator", op.name)
     if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
         raise InvalidInput(f"inputs: {format_value(op.inputs)} is no tuple of tensors; ekc.compute makes one")
     are_computes = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)

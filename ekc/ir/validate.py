@@ -45,11 +45,36 @@ def check_identifier(label: str, name: Any) -> str:
     return name
 
 
+_SPECIAL_NAME = "cutlass"
+"""Part of a kernel's name for which ptxas chooses other machine code: 55 registers become 64."""
+
+
+def check_kernel_name(label: str, name: Any) -> str:
+    """An identifier that becomes a part of the name of a kernel; see `check_name_part`."""
+    return check_name_part(label, check_identifier(label, name))
+
+
+def check_name_part(label: str, name: str) -> str:
+    """A text that becomes a part of the name of a kernel. One with "cutlass" in it is refused: ptxas chooses
+    other machine code for such kernels, so that figures of one name would not hold for another."""
+    if _SPECIAL_NAME in name:
+        raise InvalidInput(
+            f"{label}: ptxas compiles a kernel with {_SPECIAL_NAME!r} in its name differently, and "
+            f"{format_value(name)} contains it; try {replace_special_name(name)!r}"
+        )
+    return name
+
+
+def replace_special_name(name: str) -> str:
+    """The name without the part that ptxas treats specially: `cutlass_mm` -> `cut_lass_mm`."""
+    return name.replace(_SPECIAL_NAME, "cut_lass")
+
+
 def _suggest_identifier(name: str) -> str:
     """A legal name that looks like this one: accents are dropped, other characters become underscores."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     near = re.sub(r"[^A-Za-z0-9_]", "_", plain).lstrip("0123456789_")[:MAX_VALUE_CHARS] or "a"
-    return near + "_" * (near in _RESERVED_WORDS or keyword.iskeyword(near))
+    return replace_special_name(near + "_" * (near in _RESERVED_WORDS or keyword.iskeyword(near)))
 
 
 def _round_to_int(value: Any, default: int) -> int:
