@@ -21,9 +21,8 @@ from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
-from ekc.ir.compute_builder import Graph
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
-from ekc.ir.graph import OperatorGraph
+from ekc.ir.graph import Graph, OperatorGraph, rename_hidden_parts
 from ekc.ir.validate import check_depth, check_identifier, check_int, list_required_parameters, to_tuple
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
@@ -40,6 +39,7 @@ def append_epilogue(
         raise InvalidInput(
             f"epilogue: out_dtype={format_value(out_dtype)} is no type; call an input out_dtype_ instead"
         )
+    op = rename_hidden_parts(op, shapes)
     result, last = op.outputs[0], op.computes[-1]
     taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
     axes = tuple(Axis(_make_output_name(a.name, taken), a.extent) for a in last.spatial_axes)

@@ -63,7 +63,7 @@ def draw_products(count: int) -> Iterator[Schedule]:
     found = 0
     while found < count:
         space = spaces[found % len(spaces)]
-        legal = space.repair(random, space.sample(random, 64))[0]
+        legal = space.repair(random, space.sample(random, 16))[0]
         schedule = space.build_schedule(legal, int(random.integers(len(legal))))
         if found % 2 or "_pointer +=" in generate(schedule, LIMITS).source:
             found += 1

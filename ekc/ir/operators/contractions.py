@@ -16,6 +16,7 @@ from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
 from ekc.ir.operator import Operator
 from ekc.ir.operators.custom import compute
+from ekc.ir.validate import make_unique_name
 
 
 def matmul(
@@ -155,11 +156,12 @@ def einsum(
 ) -> Operator:
     """Any contraction of one to six operands: `einsum("mk,kn->mn", (m, k), (k, n))`.
 
-    The inputs are A, B, D, E, F and G, the output C. A letter that the output lacks is summed over; one that
-    an operand repeats walks its diagonal ("ii->i"); with none in common ("a,b->ab") it is an outer product. A
-    full sum ("ij,ij->") has the shape (1,). Without "->" the output has every letter that occurs once, in the
-    order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..." before them. "..." is all dimensions without a
-    letter; they align at the last, and extents of 1 stretch, as in NumPy.
+    The inputs are A, B, D, E, F and G, the output C; one that is also a letter gets an underscore. A letter
+    that the output lacks is summed over; one that an operand repeats walks its diagonal ("ii->i"); with none
+    in common ("a,b->ab") it is an outer product. A full sum ("ij,ij->") has the shape (1,). Without "->" the
+    output has every letter that occurs once, in the order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..."
+    before them. "..." is all dimensions without a letter; they align at the last, and extents of 1 stretch,
+    as in NumPy.
 
     Three operands or more are multiplied in the order with the fewest operations, as `np.einsum_path` finds
     it: pairs, each stored, or all at once where that is no more work. Intermediate results are rounded once,
@@ -184,9 +186,8 @@ def einsum(
         raise InvalidInput(
             f"einsum: {len(operands)} operands, at most {len(_INPUT_NAMES)}; multiply some of them beforehand"
         )
-    names = _INPUT_NAMES[: len(operands)]
-    for letter in sorted({*match[1]} & {*names, "C"}):
-        raise InvalidInput(f"einsum: {letter!r} is the name of a tensor; try {letter.lower()!r}")
+    taken = {*match[1]}
+    names = [make_unique_name(name, taken) for name in _INPUT_NAMES[: len(operands)]]
     inputs = {name: check_shape(name, shape) for name, shape in zip(names, shapes, strict=True)}
     stretched = _broadcast_dots(operands, tuple(inputs.values()))
     factors, extents = _name_factors(operands, inputs, stretched)
@@ -194,7 +195,7 @@ def einsum(
     if len(set(out)) != len(out) or not set(out) <= set(extents):
         raise InvalidInput(f"einsum: the output {match[2]!r} must name letters of the operands, each once")
     specs = tuple(TensorSpec(name, shape, parse_dtype(dtype)) for name, shape in inputs.items())
-    products = _order_products(factors, _Factor("C", out or (None,)), extents)
+    products = _order_products(factors, _Factor(make_unique_name("C", taken), out or (None,)), extents)
     return _build_operator(specs, products, extents, dtype, acc_dtype, out_dtype)
 
 
