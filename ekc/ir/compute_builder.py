@@ -12,7 +12,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
 from ekc.ir.dtypes import DType, choose_accumulator_and_result, parse_dtype
 from ekc.ir.graph import Graph, rename_hidden_parts
-from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
+from ekc.ir.validate import check_identifier, check_int, check_shape_value, list_required_parameters, to_tuple
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def append_compute(
 def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape as given from outside: extents from 1 to 2**40."""
     check_identifier("tensor", name)
-    extents = to_tuple(shape)
+    extents = to_tuple(check_shape_value(name, shape))
     if extents is None:
         fix = f"try ({_suggest_extent(shape)},)"
         raise InvalidInput(f"shape of {name}: {format_value(shape)} is not a tuple of extents; {fix}")

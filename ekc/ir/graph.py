@@ -19,7 +19,14 @@ from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import read_array
 from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec, ValueRange, check_element_types
 from ekc.ir.dtypes import BFLOAT16
-from ekc.ir.validate import check_depth, check_identifier, check_int, check_kernel_name, make_unique_name
+from ekc.ir.validate import (
+    check_identifier,
+    check_int,
+    check_kernel_name,
+    check_shape_value,
+    check_size,
+    make_unique_name,
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ def _validate_operator(op: OperatorGraph) -> None:
                 )
             axes[axis.name] = compute.output.name
         check_choice("combine", compute.combine, COMBINERS)
-        check_depth(compute.output.name, compute.body, ex.children)
+        check_size(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, declared)
         check_element_types(compute, declared, ranges)
         _declare_tensor(declared, compute.output)
@@ -147,7 +154,7 @@ def _declare_tensor(declared: dict[str, TensorSpec], spec: TensorSpec) -> None:
         raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
     if not spec.shape:
         raise InvalidInput(f"shape of {spec.name}: () has no dimensions; try (1,)")
-    for extent in spec.shape:
+    for extent in check_shape_value(spec.name, spec.shape):
         check_int(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:
         raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, at most 2**40")

@@ -8,15 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ekc.argument_checks import check_flag, check_text
+from ekc.argument_checks import check_flag, check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.compute import TensorSpec
+from ekc.ir.compute import MAX_ELEMENTS, TensorSpec
 from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
 from ekc.ir.operator import Operator
 from ekc.ir.operators.custom import compute
-from ekc.ir.validate import make_unique_name
+from ekc.ir.validate import check_int, make_unique_name
+
+
+def _check_extents(**extents: int) -> None:
+    """Raise `InvalidInput` for an extent that is not from 1 to 2**40, by the name of the argument."""
+    for name, extent in extents.items():
+        check_int(name, extent, MAX_ELEMENTS)
 
 
 def matmul(
@@ -37,6 +43,7 @@ def matmul(
     """
     check_flag("transpose_a", transpose_a)
     check_flag("transpose_b", transpose_b)
+    _check_extents(m=m, n=n, k=k)
     return compute(
         "matmul",
         axes={"i": m, "j": n},
@@ -67,6 +74,7 @@ def batch_matmul(
     with `transpose_b`, as the keys of an attention layer are."""
     check_flag("transpose_a", transpose_a)
     check_flag("transpose_b", transpose_b)
+    _check_extents(b=b, m=m, n=n, k=k)
     return compute(
         "batch_matmul",
         axes={"b": b, "i": m, "j": n},
@@ -90,6 +98,7 @@ def matvec(
     out_dtype: str | None = None,
 ) -> Operator:
     """y[m] = A[m, k] @ x[k]."""
+    _check_extents(m=m, k=k)
     return compute(
         "matvec",
         axes={"i": m},
@@ -174,12 +183,13 @@ def einsum(
     match = _SUBSCRIPTS_PATTERN.match(subscripts.replace(" ", ""))
     if not match:
         raise InvalidInput(
-            f"einsum: {subscripts!r} is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'"
+            f"einsum: {format_value(subscripts)} is not of the form 'ab,bc->ac', 'ab,bc', "
+            "'...ab,...bc->...ac' or 'ab->a'"
         )
     operands = match[1].split(",")
     if len(operands) != len(shapes):
         raise InvalidInput(
-            f"einsum: {subscripts!r} has {len(operands)} operand{'s' * (len(operands) > 1)}, "
+            f"einsum: {format_value(subscripts)} has {len(operands)} operand{'s' * (len(operands) > 1)}, "
             f"{len(shapes)} shape{'s' * (len(shapes) != 1)} given"
         )
     if len(operands) > len(_INPUT_NAMES):
