@@ -165,7 +165,7 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {_quote_text(text)} is no expression ({problem.args[0]})") from problem
     except (RecursionError, MemoryError) as problem:
-        # What the parser of Python says of operations too deep inside one another.
+        # Errors of the parser of Python for operations too deep inside one another.
         raise InvalidInput(
             f"epilogue: {_quote_text(text)} goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
             "write it in several epilogues"
@@ -204,7 +204,7 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
 
 
 def _suggest_names(own: list[str]) -> str:
-    """What to write where a text names these instead of the result alone."""
+    """The remedy where a text names these instead of the result alone."""
     if not own:
         return "call the result c, as in relu(c)"
     options = " ".join(f"--input {name}=SHAPE" for name in own[1:])
