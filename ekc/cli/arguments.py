@@ -136,6 +136,10 @@ class OperatorRequest:
             raise InvalidInput(f"{kind}: {names} missing; write {form}")
 
 
+VALUE_PREFIX = "value:"
+"""Prefix of the value of an input, in place of a shape."""
+
+
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with OPERATOR, extents and options, passed as `request=OperatorRequest(...)`."""
 
@@ -153,7 +157,8 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         "inputs",
         multiple=True,
         metavar="NAME=SHAPE",
-        help="Shape of another input of the epilogue, or of an input of a model: bias=768 or x=8x3x224x224.",
+        help="Shape of another input of the epilogue, or of an input of a model: bias=768 or x=8x3x224x224. "
+        "Value of an input of an ONNX model: rate=value:16000.",
     )(wrapped)
     wrapped = click.option(
         "--epilogue", metavar="TEXT", help="Function of each element of the result: 'relu(c + bias)'."
@@ -172,16 +177,29 @@ def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, obje
 
 
 def parse_inputs(inputs: tuple[str, ...]) -> dict[str, object]:
-    """The option "inputs": shapes by name, from texts as bias=768; empty if there is none."""
-    shapes = {}
+    """The options "inputs", shapes by name from texts as bias=768, and "values", numbers by name from texts
+    as rate=value:16000. Both only where there are some."""
+    shapes: dict[str, object] = {}
+    values: dict[str, object] = {}
     for one in inputs:
-        name, equals, shape = one.partition("=")
+        name, equals, text = one.partition("=")
         if not equals:
             raise InvalidInput(f"--input: {one!r} is not written as bias=768")
-        if name in shapes:
+        if name in shapes or name in values:
             raise InvalidInput(f"--input: {name} is given twice")
-        shapes[name] = _parse_shape(shape)
-    return {"inputs": shapes} if shapes else {}
+        if text.startswith(VALUE_PREFIX):
+            values[name] = _parse_value(text.removeprefix(VALUE_PREFIX))
+        else:
+            shapes[name] = _parse_shape(text)
+    return {key: found for key, found in (("inputs", shapes), ("values", values)) if found}
+
+
+def _parse_value(text: str) -> object:
+    """Parse 16000 as a number, 1,2,3 as a list of numbers."""
+    numbers = [_parse_number(part) for part in text.split(",")]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise InvalidInput(f"--input: {text!r:.60} is no number; write rate=value:16000 or sizes=value:1,2,3")
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 Words = TypeVar("Words")

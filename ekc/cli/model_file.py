@@ -15,7 +15,7 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.models.model import Model
 
-READER_OPTIONS = ("dtype", "inputs")
+READER_OPTIONS = ("dtype", "inputs", "values")
 """Options of an operator that a reader of models takes as well."""
 LAYERS_WARNING = "ekc: warning: --layers will be gone in the next release; write --model"
 
@@ -44,7 +44,7 @@ def model_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 def read_model(file: Path, options: Mapping[str, object]) -> Model:
     """Read a model from a layer file (.toml), an ONNX file (.onnx) or a program of torch.export (.pt2).
-    `options`: `dtype` and `inputs`, where given. Raises `InvalidInput`."""
+    `options`: `dtype`, `inputs` and `values`, where given. Raises `InvalidInput`."""
     from ekc import models
 
     for name in options:
@@ -52,12 +52,14 @@ def read_model(file: Path, options: Mapping[str, object]) -> Model:
             raise InvalidInput(f"--{name.replace('_', '-')}: {file} has its operators itself; leave it out")
     if file.suffix == ".toml":
         for name in options:
-            option = "input" if name == "inputs" else name
+            option = "input" if name in ("inputs", "values") else name
             raise InvalidInput(f"--{option}: a layer file has its types and shapes itself; leave it out")
         return models.from_layers(file)
     given: dict[str, Any] = {"dtype": options.get("dtype"), "shapes": options.get("inputs")}
     if file.suffix == ".onnx":
-        model: Model = models.from_onnx(file, **given)
+        model: Model = models.from_onnx(file, **given | {"values": options.get("values")})
+    elif "values" in options:
+        raise InvalidInput(f"--input: only inputs of ONNX models have values; {file} takes shapes")
     elif file.suffix == ".pt2":
         model = models.from_exported(file, **given)
     else:

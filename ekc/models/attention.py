@@ -45,7 +45,9 @@ def _lower_node(edit: GraphEdit, attention: Node) -> None:
     if mask:
         scores = _apply_mask(edit, node, scores, mask[0])
     node = replace(attention, name=f"{attention.name}.softmax")
-    weights = edit.add_step("softmax", node, (scores,), shape, dtype, axis=len(shape) - 1)
+    # Without a mask no row is empty: the diagonal that causal attention masks by begins at the first key.
+    own = {"zeros_masked_rows": True} if mask else {}
+    weights = edit.add_step("softmax", node, (scores,), shape, dtype, axis=len(shape) - 1, **own)
     edit.add_node("matmul", f"{attention.name}.context", (weights, v), attention.output)
 
 

@@ -9,33 +9,45 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_BYTES, UnpackBudget
 from ekc.models.attention import lower_attention, split_turned_operands
 from ekc.models.constants import fold_constants
 from ekc.models.coverage import compute_coverage, merge_uncovered
 from ekc.models.evaluate import Array, evaluate_node, read_values, start_evaluation
 from ekc.models.fuse import fuse_graph
 from ekc.models.graph import Graph
-from ekc.models.model import FusedGraph, LayerCall, LayerInput, LayerUse, Model, ModelLayer
+from ekc.models.model import FusedGraph, LayerCall, LayerInput, LayerUse, Model, ModelLayer, UncoveredNode
 from ekc.models.patterns import recognise_patterns
 from ekc.models.score_patterns import simplify_scores
 
+GROWTH = 16
+"""Constants may be folded into this many times the bytes that the file of a model holds: int8 to float32 in a
+few steps."""
+
 
 def build_model(graph: Graph) -> Model:
-    """The model to tune: constants folded, patterns recognised, elementwise nodes fused into layers, equal
-    layers once. Raises `InvalidInput` where no layer covers anything."""
-    graph = recognise_patterns(fold_constants(graph))
-    graph = simplify_scores(fold_constants(lower_attention(graph)))
-    graph = fold_constants(split_turned_operands(graph))
+    """The model to tune. Raises `InvalidInput` where no layer covers anything."""
+    model, uncovered = find_layers(graph)
+    if model.layers:
+        return model
+    if not uncovered:
+        raise InvalidInput(
+            f"{graph.name}: no arithmetic on its inputs: the outputs are constants, or moved elements"
+        )
+    first = max(uncovered, key=lambda node: (node.flops, node.bytes))
+    raise InvalidInput(f"{graph.name}: no layer to tune; {first.target} ({first.name}): {first.reason}")
+
+
+def find_layers(graph: Graph) -> tuple[Model, tuple[UncoveredNode, ...]]:
+    """The model of a graph, which may have no layer, and every node that none covers: constants folded,
+    patterns recognised, elementwise nodes fused into layers, equal layers once."""
+    budget = UnpackBudget(UNPACKED_BYTES + GROWTH * graph.file_bytes)
+    graph = recognise_patterns(fold_constants(graph, budget))
+    graph = simplify_scores(fold_constants(lower_attention(graph), budget))
+    graph = fold_constants(split_turned_operands(graph), budget)
     fused, uncovered = fuse_graph(graph)
     calls = [step for step in fused.steps if isinstance(step, LayerCall)]
-    if not calls:
-        if not uncovered:
-            raise InvalidInput(
-                f"{graph.name}: no arithmetic on its inputs: the outputs are constants, or moved elements"
-            )
-        first = max(uncovered, key=lambda node: (node.flops, node.bytes))
-        raise InvalidInput(f"{graph.name}: no layer to tune; {first.target} ({first.name}): {first.reason}")
-    return Model(
+    model = Model(
         graph.name,
         _merge_calls(calls, graph.name),
         merge_uncovered(uncovered),
@@ -43,6 +55,7 @@ def build_model(graph: Graph) -> Model:
         graph.notes,
         fused,
     )
+    return model, uncovered
 
 
 def _merge_calls(calls: Sequence[LayerCall], model: str) -> tuple[ModelLayer, ...]:

@@ -10,23 +10,22 @@ from dataclasses import replace
 
 import numpy as np
 
+from ekc.host_memory import UnpackBudget
 from ekc.models.evaluate import Array, evaluate_node
-from ekc.models.graph import Graph, Node, Value
+from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 
-_FLOAT64 = np.dtype(np.float64)
 
-
-def fold_constants(graph: Graph) -> Graph:
-    """The graph with what its constants decide computed."""
-    edit = GraphEdit(graph)
-    _cast_float64_constants(edit)
+def fold_constants(graph: Graph, budget: UnpackBudget | None = None) -> Graph:
+    """The graph with what its constants decide computed, as far as `budget` allows; `UnpackBudget()` without
+    one. A node whose result is too large stays."""
+    edit, budget = GraphEdit(graph), budget or UnpackBudget()
     use_counts = {name: len(users) for name, users in graph.find_users().items()}
     for name in graph.outputs:
         use_counts[name] += 1
     places: dict[str, int] = {}
     for node in edit.read_nodes():
-        if node.kind != "opaque" and all(edit.values[name].is_constant for name in node.inputs):
+        if _can_fold(node, edit.values) and budget.take(bytes=_count_new_bytes(node, edit.values)):
             _fold_node(edit, node)
         elif _changes_nothing(node, edit.values):
             edit.aliases[node.output] = node.inputs[0]
@@ -39,15 +38,14 @@ def fold_constants(graph: Graph) -> Graph:
     return edit.finish()
 
 
-def _cast_float64_constants(edit: GraphEdit) -> None:
-    """Constants of float64 become float32, numbers excepted: these are written into the operators."""
-    found = [v for v in edit.values.values() if v.is_constant and v.dtype == _FLOAT64 and v.size > 1]
-    for value in found:
-        data = None if value.data is None else value.data.astype(np.float32)
-        edit.values[value.name] = replace(value, dtype=np.dtype(np.float32), data=data)
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        edit.notes.append(f"constants of float64 are cast to float32: {found[0].name}{more}")
+def _can_fold(node: Node, values: dict[str, Value]) -> bool:
+    return node.kind != "opaque" and all(values[name].is_constant for name in node.inputs)
+
+
+def _count_new_bytes(node: Node, values: dict[str, Value]) -> int:
+    """Bytes that the result of a node of constants takes; a view and a result without elements take none."""
+    has_elements = all(values[name].data is not None for name in node.inputs)
+    return values[node.output].bytes if has_elements and node.kind not in VIEW_KINDS else 0
 
 
 def _fold_node(edit: GraphEdit, node: Node) -> None:

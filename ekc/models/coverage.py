@@ -88,7 +88,8 @@ def compute_coverage(fused: FusedGraph, uncovered: Sequence[UncoveredNode]) -> C
     flops, size = sum(c.flops for c in calls), sum(c.bytes for c in calls)
     all_flops = flops + sum(node.flops for node in uncovered)
     all_bytes = size + sum(node.bytes for node in uncovered)
-    return Coverage(flops / all_flops if all_flops else 1.0, size / all_bytes if all_bytes else 1.0)
+    unknown = sum(node.count for node in uncovered if not node.knows_flops)
+    return Coverage(flops / all_flops if all_flops else 1.0, size / all_bytes if all_bytes else 1.0, unknown)
 
 
 def merge_uncovered(nodes: Sequence[UncoveredNode]) -> tuple[UncoveredNode, ...]:

@@ -207,7 +207,8 @@ def _find_roles(chain: _Chain) -> dict[str, str]:
                 continue
             if function in ("add", "sub"):
                 is_full = value.size == values[node.output].size
-                is_mask = value.size > values[node.output].shape[-1] and chain.nodes[0].kind == "matmul"
+                width = prod(values[node.output].shape[-1:])
+                is_mask = value.size > width and chain.nodes[0].kind == "matmul"
                 roles[name] = (
                     ("mask" if is_mask else "bias")
                     if value.is_constant

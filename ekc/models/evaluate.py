@@ -235,9 +235,11 @@ def _evaluate_matmul(node: Node, arrays: list[Array], output: Value) -> Any:
     return np.matmul(a, b)
 
 
-def _softmax(x: Array, axis: int) -> Any:
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return np.asarray(e / e.sum(axis, keepdims=True))
+def _softmax(x: Array, axis: int, zeros_masked_rows: bool = False) -> Any:
+    top = x.max(axis, keepdims=True, initial=-np.inf)
+    e = np.exp(x - top)
+    y = np.asarray(e / e.sum(axis, keepdims=True))
+    return np.where(top == -np.inf, 0, y) if zeros_masked_rows else y
 
 
 def _evaluate_attention(node: Node, arrays: list[Array], output: Value) -> Any:
@@ -251,7 +253,7 @@ def _evaluate_attention(node: Node, arrays: list[Array], output: Value) -> Any:
         scores = np.where(columns > rows, -np.inf, scores)
     if mask:
         scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
-    return np.matmul(_softmax(scores, -1), v)
+    return np.matmul(_softmax(scores, -1, zeros_masked_rows=True), v)
 
 
 def _evaluate_layer_norm(node: Node, arrays: list[Array], output: Value) -> Any:
@@ -333,7 +335,7 @@ _EVALUATORS: Mapping[str, _Evaluator] = {
     "conv_transpose": _evaluate_conv_transpose,
     "matmul": _evaluate_matmul,
     "attention": _evaluate_attention,
-    "softmax": lambda node, arrays, _: _softmax(arrays[0], node.attributes["axis"]),
+    "softmax": lambda node, arrays, _: _softmax(arrays[0], **node.attributes),
     "layer_norm": _evaluate_layer_norm,
     "rms_norm": _evaluate_rms_norm,
     "batch_norm": _evaluate_batch_norm,

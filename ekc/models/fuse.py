@@ -13,6 +13,7 @@ from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
 from ekc.models.grouping import Grouping, LayerGroup
 from ekc.models.layer_plan import GraphIndex, make_input
 from ekc.models.model import FusedGraph, LayerCall, UncoveredNode
+from ekc.models.opaque import describe_internal_error
 from ekc.models.regions import build_region
 
 _MAX_READS, _MAX_SHARED_READS = 24, 4
@@ -116,12 +117,13 @@ def _add_regions(plan: _Plan) -> None:
         nodes = sorted(found, key=lambda node: plan.graph.order[node.output])
         try:
             plan.calls[root] = _make_region_call(plan, nodes)
-        except InvalidInput as problem:
+        except Exception as problem:
+            reason = str(problem) if isinstance(problem, InvalidInput) else describe_internal_error(problem)
             for node in nodes:
                 if node.kind in VIEW_KINDS:
                     plan.kept_views.add(node.output)
                 else:
-                    plan.reasons[node.output] = str(problem)
+                    plan.reasons[node.output] = reason
 
 
 def _assign_regions(plan: _Plan) -> dict[str, list[Node]]:

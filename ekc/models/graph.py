@@ -11,7 +11,7 @@ end. Attributes per dimension are tuples of one entry for each spatial dimension
 | conv_transpose | x, weight [c, out / groups, ...], [bias] | as conv, and output_padding |
 | matmul | a, b | none; batch dimensions broadcast as in `numpy.matmul`, both have 2 dimensions or more |
 | attention | q [..., h, s, d], k, v [..., h_kv, t, d], [mask] | scale, is_causal |
-| softmax | x | axis |
+| softmax | x | axis, [zeros_masked_rows]: a row of minus infinity alone gives 0, otherwise NaN |
 | layer_norm | x, [weight], [bias] | dimensions: how many of the last; eps |
 | rms_norm | x, [weight] | dimensions, eps |
 | batch_norm | x [n, c, ...], weight, bias, mean, variance | eps |
@@ -32,7 +32,8 @@ end. Attributes per dimension are tuples of one entry for each spatial dimension
 | opaque | any | target: name of the framework's operator; reason: why there is no kind; call, index |
 
 `padding` of convolutions and pools is (before, after) of each spatial dimension. A mask of attention is added
-to the scaled scores; one of type bool takes out what is False. A floating constant without dimensions may
+to the scaled scores; one of type bool takes out what is False. A row that is masked as a whole gives 0, as
+`scaled_dot_product_attention` of PyTorch and Attention of ONNX do. A floating constant without dimensions may
 have another type than the elementwise node that reads it: numbers are float64, so that eps keeps its value.
 
 `call` of an opaque node is (operator, arguments, named arguments) of PyTorch, with names of values
@@ -51,6 +52,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.models.opaque import INTERNAL_ERROR
 
 READ_DTYPES = ("float16", "bfloat16", "float32")
 """Types that the floating tensors of a model can be read as."""
@@ -135,6 +137,13 @@ class Graph:
     outputs: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """Changes that the reader made, a sentence each: constants cast from float64, for example."""
+    file_bytes: int = 0
+    """Bytes of the constants that the model came with."""
+
+    @property
+    def internal_errors(self) -> tuple[Node, ...]:
+        """Opaque nodes at which the reader failed."""
+        return tuple(n for n in self.nodes if str(n.attributes.get("reason")).startswith(INTERNAL_ERROR))
 
     def find_producers(self) -> dict[str, Node]:
         """Output -> its node."""
@@ -205,5 +214,11 @@ class GraphBuilder:
     def build(self, outputs: Sequence[str]) -> Graph:
         """The graph of all that was added."""
         return Graph(
-            self.name, self.values, tuple(self.nodes), tuple(self.inputs), tuple(outputs), tuple(self.notes)
+            self.name,
+            self.values,
+            tuple(self.nodes),
+            tuple(self.inputs),
+            tuple(outputs),
+            tuple(self.notes),
+            sum(value.bytes for value in self.values.values() if value.data is not None),
         )

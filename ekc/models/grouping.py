@@ -16,6 +16,7 @@ from ekc.models.epilogues import append_nodes
 from ekc.models.graph import Node
 from ekc.models.layer_operators import ANCHOR_KINDS, plan_layer
 from ekc.models.layer_plan import GraphIndex, LayerPlan
+from ekc.models.opaque import describe_internal_error
 
 _GATES = frozenset({"silu", "gelu", "gelu_tanh", "sigmoid", "relu", "tanh"})
 _MAX_RECONVERGING_NODES = 24
@@ -66,6 +67,9 @@ class Grouping:
         except InvalidInput as problem:
             self.reasons[node.output] = str(problem)
             return
+        except Exception as problem:
+            self.reasons[node.output] = describe_internal_error(problem)
+            return
         group = LayerGroup(plan, [node])
         self.groups[node.output] = self.inside[node.output] = group
 
@@ -102,6 +106,9 @@ class Grouping:
         try:
             append_nodes(group.plan, [*group.nodes, *added], self.graph)
         except InvalidInput:
+            return False
+        except Exception as problem:
+            self.reasons[added[-1].output] = describe_internal_error(problem)
             return False
         return True
 

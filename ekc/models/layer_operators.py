@@ -14,7 +14,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir import operators
 from ekc.ir.operator import Operator
-from ekc.models.elements import shorten_number
+from ekc.models.elements import describe_type, shorten_number
 from ekc.models.graph import Node
 from ekc.models.layer_plan import GraphIndex, LayerPlan, check_float, check_operand_types
 from ekc.models.matmul_layers import plan_matmul
@@ -22,6 +22,7 @@ from ekc.models.model import LayerInput
 
 _IMAGE_AXES = "dhw"
 _TAP_AXES = "rst"
+_LOWEST = float(np.finfo(np.float32).min)
 
 
 def plan_layer(node: Node, index: GraphIndex) -> LayerPlan:
@@ -29,6 +30,8 @@ def plan_layer(node: Node, index: GraphIndex) -> LayerPlan:
     for name in (*node.inputs, node.output):
         if 0 in index.values[name].shape:
             raise InvalidInput("a tensor without elements")
+    if index.values[node.output].dtype.name == "float64":
+        raise InvalidInput(describe_type("float64"))
     return _PLANNERS[node.kind](node, index)
 
 
@@ -62,10 +65,19 @@ def _plan_softmax(node: Node, index: GraphIndex) -> LayerPlan:
     if axis == len(shape) - 1 and len(shape) > 2:
         shape = (prod(shape[:-2]), *shape[-2:])
         axis = 2
-    return LayerPlan(
-        lambda out: operators.softmax(shape, axis, dtype=dtype, out_dtype=out),
-        (index.read_dense(x.name, shape),),
-    )
+    zeros = bool(node.attributes.get("zeros_masked_rows"))
+    return LayerPlan(partial(_make_softmax, shape, axis, dtype, zeros), (index.read_dense(x.name, shape),))
+
+
+def _make_softmax(shape: Sequence[int], axis: int, dtype: str, zeros: bool, out: str | None) -> Operator:
+    """A softmax; with `zeros`, 0 in the rows whose largest element is minus infinity."""
+    op = operators.softmax(tuple(shape), axis, dtype=dtype, out_dtype=out)
+    if not zeros:
+        return op
+    *passes, last = op.computes
+    (top,) = (load for load in ex.find_loads(last.body) if load.tensor == "top")
+    body = ex.where(ex.less(top, _LOWEST), 0.0, last.body)
+    return replace(op, computes=(*passes, replace(last, body=body)))
 
 
 def _plan_norm(node: Node, index: GraphIndex) -> LayerPlan:

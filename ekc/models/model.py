@@ -9,6 +9,7 @@ from ekc.display import format_line, shorten
 from ekc.ir.operator import Operator
 from ekc.models.epilogue_text import format_dtype, format_epilogue, format_kind, format_shapes
 from ekc.models.graph import Graph, Node
+from ekc.models.opaque import INTERNAL_ERROR
 from ekc.tables import count_nouns, format_table
 
 _TABLE_WIDTH = 140
@@ -59,6 +60,11 @@ class UncoveredNode:
     knows_flops: bool = True
     """Whether `flops` are known: not for an operator that ekc has no kind of node for."""
 
+    @property
+    def is_internal_error(self) -> bool:
+        """Whether ekc failed at it. `reason` has the error."""
+        return self.reason.startswith(INTERNAL_ERROR)
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -67,6 +73,15 @@ class Coverage:
     flops: float
     """Share of the known operations: those of operators without a kind of node are not known."""
     bytes: float
+    unknown_nodes: int = 0
+    """Number of nodes whose operations are not known."""
+
+    def __str__(self) -> str:
+        """Unknown nodes come first: "3 nodes of unknown work; 98.0% of known flops and 61.0% of bytes"."""
+        unknown = f"{count_nouns(self.unknown_nodes, 'node')} of unknown work; " if self.unknown_nodes else ""
+        return (
+            f"{unknown}{self.flops:.1%} of {'known ' if unknown else ''}flops and {self.bytes:.1%} of bytes"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +134,14 @@ class Model:
     """None for a model from a layer file."""
 
     @property
+    def internal_errors(self) -> tuple[UncoveredNode, ...]:
+        """Nodes that are not covered because ekc failed at them."""
+        return tuple(node for node in self.uncovered if node.is_internal_error)
+
+    @property
     def call_count(self) -> int:
         """Calls of layers in one pass of the model."""
         return sum(layer.count for layer in self.layers)
-
-    @property
-    def known_flops(self) -> str:
-        """Name of the operations that shares are of: "flops", or "known flops" where some are not known."""
-        return "flops" if all(node.knows_flops for node in self.uncovered) else "known flops"
 
     @property
     def flops(self) -> float:
@@ -138,15 +153,15 @@ class Model:
     def __repr__(self) -> str:
         counts = f"{count_nouns(len(self.layers), 'layer')}, {count_nouns(self.call_count, 'call')}"
         text = f"{shorten(self.name)}: {counts}"
-        return format_line(self, f"{text}, {self.coverage.flops:.1%} of {self.known_flops} covered")
+        return format_line(self, f"{text}, covered: {self.coverage}")
 
     def __str__(self) -> str:
         """The layers, what they do not cover, and notes."""
         parts = [self.name, "", _format_layers(self)]
         if self.uncovered:
             parts += ["", _format_uncovered(self)]
-        covered = f"{self.coverage.flops:.1%} of {self.known_flops} and {self.coverage.bytes:.1%} of bytes"
-        parts += ["", f"The layers cover {covered}."]
+        errors = [f"ekc failed at {n.name} ({n.target}): {n.reason}" for n in self.internal_errors]
+        parts += ["", *errors, f"Covered by layers: {self.coverage}."]
         return "\n".join([*parts, *(f"Note: {note}." for note in self.notes)])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ekc.models.elements import convert_number
+from ekc.models.elements import FLOAT_NAMES, convert_number
 from ekc.models.graph import Node
 from ekc.models.layer_plan import GraphIndex
 
@@ -181,9 +181,9 @@ def _find_producer(name: str, function: str, index: GraphIndex) -> Node | None:
 
 
 def _skip_casts(name: str, index: GraphIndex) -> str:
-    """The value before casts from one type of floats to another."""
+    """The value before casts between float32 and floats of 16 bits."""
     while (node := index.producers.get(name)) is not None and node.kind == "cast":
-        if index.values[node.inputs[0]].dtype.kind not in "fV":
+        if not all(index.values[x].dtype.name in FLOAT_NAMES for x in (node.inputs[0], name)):
             break
         name = node.inputs[0]
     return name

@@ -29,7 +29,7 @@ _ROUNDING = 5e-7
 
 def simplify_scores(graph: Graph) -> Graph:
     """The graph with scales behind products, masks by index and softmax without guards."""
-    for change in (_move_scales, _replace_masks, _drop_guards):
+    for change in (_move_scales, _replace_masks, _drop_guards, _drop_zeros):
         graph = change(graph)
     users = graph.find_users()
     softmaxes = [node for node in graph.nodes if node.kind == "softmax"]
@@ -166,6 +166,18 @@ def _drop_guards(graph: Graph) -> Graph:
         else:
             edit.nodes.append(node)
     return edit.finish()
+
+
+def _drop_zeros(graph: Graph) -> Graph:
+    """A softmax that gives 0 for masked rows as a plain one, where no row is masked as a whole."""
+    index = GraphIndex(graph)
+    nodes = (
+        replace(node, attributes={"axis": node.attributes["axis"]})
+        if node.attributes.get("zeros_masked_rows") and _keeps_some(node, index)
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _find_guarded(node: Node, index: GraphIndex) -> str | None:

@@ -134,6 +134,14 @@ def _attend(node: Node, values: Mapping[str, Value], q: Any, k: Any, v: Any, mas
     return F.scaled_dot_product_attention(q, k, v, **options)
 
 
+def _softmax(node: Node, values: Mapping[str, Value], x: Any) -> Any:
+    axis = node.attributes["axis"]
+    found = torch.softmax(x, axis)
+    if not node.attributes.get("zeros_masked_rows"):
+        return found
+    return found.masked_fill((x == float("-inf")).all(axis, keepdim=True), 0.0)
+
+
 def _normalize_layer(
     node: Node, values: Mapping[str, Value], x: Any, weight: Any = None, bias: Any = None
 ) -> Any:
@@ -219,10 +227,8 @@ def _resize(node: Node, values: Mapping[str, Value], x: Any) -> Any:
 
 
 def _gather(node: Node, values: Mapping[str, Value], x: Any, indices: Any) -> Any:
-    axis = node.attributes["axis"]
-    if axis == 0 and len(values[node.inputs[0]].shape) == 2:
-        return F.embedding(indices, x)
-    return x[(slice(None),) * axis + (indices,)]
+    # Not `F.embedding`, which refuses indices that count from the end.
+    return x[(slice(None),) * node.attributes["axis"] + (indices,)]
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -230,7 +236,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "conv_transpose": _convolve_transposed,
     "matmul": lambda node, values, a, b: torch.matmul(a, b),
     "attention": _attend,
-    "softmax": lambda node, values, x: torch.softmax(x, node.attributes["axis"]),
+    "softmax": _softmax,
     "layer_norm": _normalize_layer,
     "rms_norm": _normalize_rms,
     "batch_norm": _normalize_batch,

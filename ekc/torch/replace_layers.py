@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ekc.errors import InvalidInput
-from ekc.models.build import build_model
+from ekc.models.build import build_model, find_layers
 from ekc.models.graph import Graph
 from ekc.models.model import Model, UncoveredNode
 from ekc.runtime.kernel import Kernel
@@ -72,7 +72,8 @@ def compile(
         tuned = read_records([layer.op for layer in full.layers], records, target)
     fast = replace_layers(module, read, full, tuned, attention)
     if not fast.operators:
-        warnings.warn(f"ekc.torch: {fast.ekc_report.title}. {NO_KERNEL_NOTE}", stacklevel=2)
+        said = " ".join((f"ekc.torch: {fast.ekc_report.title}.", *fast.ekc_report.notes))
+        warnings.warn(said, stacklevel=2)
     return fast
 
 
@@ -96,12 +97,13 @@ def replace_layers(
     """Compile the kernels, and put them into the graph of the module. `full` is the model of that graph."""
     device = find_device(module)
     choice = choose_attention(read.graph, list_calls(get_fused(full)), tuned, device, attention)
-    model = build_model(keep_nodes(read.graph, choice)) if choice.kept else full
+    model = find_layers(keep_nodes(read.graph, choice))[0] if choice.kept else full
     kernels = {layer.op.digest: tuned.compile(layer.op) for layer in model.layers}
     operators = {
         digest: register_layer(kernel) for digest, kernel in kernels.items() if isinstance(kernel, Kernel)
     }
-    notes = tuple(note for note in (choice.note, "" if operators else NO_KERNEL_NOTE) if note)
+    missing = NO_KERNEL_NOTE if kernels and not operators else ""
+    notes = tuple(note for note in (choice.note, missing) if note)
     uncovered = count_attention(read.graph, choice, full, model.uncovered)
     report = ReplacementReport(tuned.label, list_replacements(model, kernels), uncovered, notes)
     fused = get_fused(model)
@@ -124,7 +126,10 @@ def count_attention(
     kept = [node for node in graph.nodes if node.output in choice.kept]
     calls = list_calls(get_fused(full))
     flops = sum(call.flops for node in kept for call in list_attention_calls(node, calls))
-    return tuple(replace(node, flops=flops) if node.reason == KEPT_REASON else node for node in uncovered)
+    return tuple(
+        replace(node, flops=flops, knows_flops=True) if node.reason == KEPT_REASON else node
+        for node in uncovered
+    )
 
 
 def list_replacements(model: Model, kernels: Mapping[str, Kernel | str]) -> tuple[LayerReplacement, ...]:

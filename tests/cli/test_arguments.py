@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ekc.cli.arguments import parse_inputs
+from ekc.cli.model_file import read_model
+from ekc.errors import InvalidInput
 from ekc.models.layer_file import from_layers
 from tests.cli.conftest import CommandLine
 
@@ -79,3 +82,21 @@ def test_command_line_and_layer_files_take_operator_forms(
     Path("net.toml").write_text(f'[[layer]]\nname = "one"\n{layer}')
     (layer,) = from_layers("net.toml").layers
     assert text in str(layer.op)
+
+
+def test_inputs_have_shapes_or_values() -> None:
+    given = parse_inputs(("x=8x3", "rate=value:16000", "sizes=value:1,2.5"))
+    assert given == {"inputs": {"x": (8, 3)}, "values": {"rate": 16000, "sizes": [1, 2.5]}}
+    with pytest.raises(InvalidInput, match="'fast' is no number; write rate=value:16000"):
+        parse_inputs(("rate=value:fast",))
+    with pytest.raises(InvalidInput, match="rate is given twice"):
+        parse_inputs(("rate=value:1", "rate=2"))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("a.pt2", "only inputs of ONNX models have values; a.pt2"), ("a.toml", "a layer file has its types")],
+)
+def test_values_are_of_onnx_models(file: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read_model(Path(file), {"values": {"rate": 1}})

@@ -99,13 +99,3 @@ def test_unused_nodes_and_constants_are_left_out() -> None:
     folded = fold_constants(s.build(s.apply("relu", x)))
     assert list_kinds(folded) == ["elementwise"]
     assert not any(value.is_constant for value in folded.values.values())
-
-
-def test_float64_constants_are_cast_with_a_note() -> None:
-    s = Sketch()
-    x = s.input(3)
-    graph = s.build(s.apply("mul", s.apply("add", x, s.constant(np.ones(3))), s.constant(np.full(3, 2.0))))
-    folded = fold_constants(graph)
-    assert folded.notes == ("constants of float64 are cast to float32: w1 and 1 more",)
-    assert {v.dtype.name for v in folded.values.values()} == {"float32"}
-    check_same(graph, folded)

@@ -232,8 +232,8 @@ def test_model_shows_its_layers() -> None:
     assert "4x8 8x8 -> 4x8" in text
     assert "c + bias" in text
     assert "ekc has no function sin" in text
-    assert f"The layers cover {model.coverage.flops:.1%} of flops" in text
-    assert repr(model) == f"<Model tiny: 1 layer, 1 call, {model.coverage.flops:.1%} of flops covered>"
+    assert f"Covered by layers: {model.coverage.flops:.1%} of flops and" in text
+    assert repr(model) == f"<Model tiny: 1 layer, 1 call, covered: {model.coverage}>"
 
 
 def test_operations_of_unknown_operators_are_unknown() -> None:
@@ -241,9 +241,10 @@ def test_operations_of_unknown_operators_are_unknown() -> None:
     y = s.linear(s.input(4, 8), 8)
     model = build_model(s.build(s.node("opaque", [y], (4, 8), target="LSTM", reason="no kind of node")))
     assert model.coverage.flops == 1
-    assert "The layers cover 100.0% of known flops and 68.0% of bytes." in str(model)
+    covered = "1 node of unknown work; 100.0% of known flops and 68.0% of bytes"
+    assert f"Covered by layers: {covered}." in str(model)
     assert "unknown" in str(model)
-    assert repr(model) == "<Model tiny: 1 layer, 1 call, 100.0% of known flops covered>"
+    assert repr(model) == f"<Model tiny: 1 layer, 1 call, covered: {covered}>"
 
 
 def test_two_outputs_that_never_meet_are_no_epilogue() -> None:

@@ -104,10 +104,13 @@ def test_models_that_cannot_be_read_are_refused_in_a_line(make: Callable[[], Mod
     assert "\n" not in str(raised.value)
 
 
-def test_a_float64_input_needs_a_type() -> None:
+def test_float64_stays_float64_and_is_no_layer() -> None:
     model = make_model([node("Relu", "x", "y")], {"x": X.astype(np.float64)}, ["y"])
-    with pytest.raises(InvalidInput, match=r"input 'x': tensors of type float64 are not supported; read the"):
-        read_onnx(model)
+    assert read_onnx(model).values["y"].dtype == np.float64
+    with pytest.raises(
+        InvalidInput, match=r"float64: ekc computes in float32; read the model with dtype='float"
+    ):
+        ekc.models.from_onnx(model)
     assert read_onnx(model, dtype="float32").values["y"].dtype == np.float32
     with pytest.raises(InvalidInput, match=r"dtype: no 'half'; choices are float16, bfloat16, float32"):
         read_onnx(model, dtype="half")

@@ -37,8 +37,8 @@ def test_page_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     _, model, summary, block, exported = [
         printed(x, namespace) for x in blocks(page) if x.language == "python"
     ]
-    assert "The layers cover 100.0% of known flops and 99.7% of bytes." in model
+    assert "of unknown work; 100.0% of known flops and 99.7% of bytes." in model
     assert "classifier: 4 calls" in summary
     assert "c + bias + before" in block
-    assert "The layers cover 100.0% of flops" in block
-    assert exported == "Coverage(flops=1.0, bytes=1.0)\n"
+    assert "Covered by layers: 100.0% of flops" in block
+    assert exported == "100.0% of flops and 100.0% of bytes\n"

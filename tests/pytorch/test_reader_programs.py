@@ -96,18 +96,22 @@ def test_dtype_reads_every_floating_tensor_as_that_type() -> None:
         read_torch(module, X, dtype="float8")
 
 
-def test_float64_constants_are_cast_and_float64_tensors_are_refused() -> None:
+def test_float64_inside_a_program_stays_and_float64_inputs_are_refused() -> None:
     table = torch.linspace(0, 1, 6, dtype=torch.float64)
     graph = read_torch(Function(lambda x: x + table.to(torch.float32)), X)
     assert graph.values[graph.nodes[0].inputs[1]].dtype == np.float32
     one = torch.tensor(0.5, dtype=torch.float64)
     graph = check_module(Function(lambda x: x * one), X)
-    assert graph.notes == ("constants cast from float64 to float32: 1",)
-    with pytest.raises(
-        InvalidInput, match=r"mul: tensors of type float64 are not supported; give dtype='float32'"
-    ):
-        read_torch(Function(lambda x: x * table), X)
-    with pytest.raises(InvalidInput, match=r"input: tensors of type float64 .*\(--dtype float32\)"):
+    # An exact sum: 1e8 + x loses all of x in float32.
+    graph = check_module(Function(lambda x: ((x.double() + 1e8) - 1e8).float(), lambda x: x * table), X)
+    assert [node.kind for node in graph.nodes] == [
+        *("cast", "elementwise", "elementwise"),
+        *("cast",) * 2,
+        "elementwise",
+    ]
+    graph = read_torch(Function(lambda x: ((x.double() + 1e8) - 1e8).float()), X, dtype="float32")
+    assert graph.nodes[0].attributes["reason"] == "a cast to float64 in a program that is read as float32"
+    with pytest.raises(InvalidInput, match=r"weight: tensors of type float64 .*\(--dtype float32\)"):
         read_torch(nn.Linear(6, 2).double(), X.double())
     graph = read_torch(nn.Linear(6, 2).double(), X.double(), dtype="float32")
     assert graph.values["weight"].dtype == np.float32

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isclose
+from math import isclose, prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.models.onnx_reader.import_onnx import import_onnx
@@ -114,9 +115,12 @@ def read_leaky_relu(op: Operation) -> None:
 
 
 def read_prelu(op: Operation) -> None:
-    """PRelu: relu(x) + slope * min(x, 0)."""
+    """PRelu: relu(x) + slope * min(x, 0). Before opset 7 a vector of slopes is one for each channel."""
+    slope = op.input(1)
+    if op.state.written_opset < 7 and op.rank(1) == 1 and op.rank() > 1 and op.shape(1) != (1,):
+        slope = op.reshape(slope, (*op.shape(1), *(1,) * (op.rank() - 2)))
     below = op.call("minimum", op.input(0), op.add_scalar(0, op.dtype()))
-    scaled = op.call("mul", below, op.input(1))
+    scaled = op.call("mul", below, slope)
     op.finish("elementwise", [op.call("relu", op.input(0)), scaled], function="add")
 
 
@@ -162,14 +166,20 @@ def read_is_inf(op: Operation) -> None:
 
 
 def read_cast(op: Operation) -> None:
-    """Cast and CastLike."""
+    """Cast and CastLike. A cast to 8-bit floats saturates unless the file says otherwise."""
     if op.dtype() == op.state.find_dtype(op.output):
         op.alias(op.input(0))
         return
     string = import_onnx().TensorProto.STRING
     if string in (op.state.types[n].tensor_type.elem_type for n in (op.input(0), op.output)):
         raise NotExpressible("tensors of text")
-    op.finish("cast", [op.input(0)])
+    value, target, saturates = op.input(0), op.state.find_dtype(op.output), op.get("saturate", 1)
+    if target.name == "float8_e8m0fnu":
+        raise NotExpressible("a cast to float8_e8m0fnu")
+    if target.name.startswith("float8") and saturates:
+        largest = float(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
+        value = op.call("clamp", value, minimum=-largest, maximum=largest)
+    op.finish("cast", [value])
 
 
 def read_identity(op: Operation) -> None:
@@ -184,12 +194,14 @@ def read_dropout(op: Operation) -> None:
         raise NotExpressible("dropout in training")
     op.alias(op.input(0))
     if op.is_used(1):
+        op.reserve(prod(op.shape()), 1)
         op.state.set_constant(op.proto.output[1], np.ones(op.shape(), bool))
 
 
 def read_trilu(op: Operation) -> None:
     """Trilu: a constant mask."""
     k = int(op.require_constant(1, "the diagonal").reshape(())) if op.has(1) else 0
+    op.reserve(prod(op.shape()[-2:]), 4)
     keep = np.tril(np.ones(op.shape()[-2:], bool), k - 1 if op.get("upper", 1) else k)
     mask = op.add_constant(~keep if op.get("upper", 1) else keep)
     op.finish("elementwise", [mask, op.input(0), op.add_scalar(0, op.dtype())], function="where")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ekc.argument_checks import check_path
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_NODES, UnpackBudget
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.weights import Weight, read_sparse_weight, read_weight
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 OLDEST_OPSET = 13
 STANDARD_DOMAINS = ("", "ai.onnx")
+DEEPEST_CALL = 100
+"""Functions that call each other, at most."""
 KEPT_ELEMENTS = 1024
 """Initialisers of at most this many elements stay in the graph: shapes, axes and scales, which onnx reads."""
 
@@ -40,7 +43,11 @@ class OnnxFile:
     """All initialisers of the main graph."""
     opsets: Mapping[str, int]
     """Version of the operators of each domain; the standard domain is ""."""
+    written_opset: int
+    """Version of the standard domain before conversion."""
     notes: tuple[str, ...]
+    budget: UnpackBudget
+    """Limit of all that is unpacked, folded and inlined."""
 
 
 def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
@@ -55,15 +62,27 @@ def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
     if not model.HasField("graph") or not model.ir_version:
         raise InvalidInput(f"{label}: no ONNX model; save one with onnx.save or torch.onnx.export")
     notes: list[str] = []
-    weights = _read_weights(label, model.graph, folder, notes)
+    budget = UnpackBudget()
+    weights = _read_weights(label, model.graph, folder, notes, budget)
     light = _copy_without_weights(model)
     _check_opset(label, light)
     _check_model(label, light)
     light = _convert_opset(label, light, notes)
-    light = _inline_functions(label, light)
+    light = _inline_functions(label, light, budget)
+    # Conversion and inlining make initialisers of their own.
+    new = [tensor for tensor in light.graph.initializer if tensor.name not in weights]
+    weights |= {tensor.name: read_weight(label, tensor, folder) for tensor in new}
     opsets = {_name_domain(entry.domain): entry.version for entry in light.opset_import}
     return OnnxFile(
-        label, name or light.graph.name or "model", light.graph, light, weights, opsets, tuple(notes)
+        label,
+        name or light.graph.name or "model",
+        light.graph,
+        light,
+        weights,
+        opsets,
+        _find_opset(model),
+        tuple(notes),
+        budget,
     )
 
 
@@ -88,10 +107,12 @@ def _parse_file(path: Path) -> ModelProto:
     return model
 
 
-def _read_weights(label: str, graph: GraphProto, folder: Path | None, notes: list[str]) -> dict[str, Weight]:
+def _read_weights(
+    label: str, graph: GraphProto, folder: Path | None, notes: list[str], budget: UnpackBudget
+) -> dict[str, Weight]:
     weights = {tensor.name: read_weight(label, tensor, folder) for tensor in graph.initializer}
     for sparse in graph.sparse_initializer:
-        weights[sparse.values.name] = read_sparse_weight(label, sparse)
+        weights[sparse.values.name] = read_sparse_weight(label, sparse, budget)
     missing = [name for name, weight in weights.items() if weight.data is None]
     if missing:
         notes.append(
@@ -196,13 +217,48 @@ def _convert_opset(label: str, model: ModelProto, notes: list[str]) -> ModelProt
     return converted
 
 
-def _inline_functions(label: str, model: ModelProto) -> ModelProto:
+def _inline_functions(label: str, model: ModelProto, budget: UnpackBudget) -> ModelProto:
     onnx = import_onnx()
     if not model.functions:
         return model
+    _take_calls(label, model, budget)
     try:
         inlined: ModelProto = onnx.inliner.inline_local_functions(model, True)
     except Exception as problem:
         text = " ".join(str(problem).split())
         raise InvalidInput(f"{label}: a function of the model cannot be inlined: {text}") from problem
     return inlined
+
+
+def _take_calls(label: str, model: ModelProto, budget: UnpackBudget) -> None:
+    """Refuse functions that call themselves, and those that are too many nodes when they are inlined."""
+    bodies = {(f.domain, f.name): f.node for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    open_calls: dict[tuple[str, str], None] = {}
+
+    def count(nodes: Any) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            total += count_function(key) if key in bodies else 1
+            total += sum(count(attribute.g.node) for attribute in node.attribute if attribute.HasField("g"))
+        return total
+
+    def count_function(key: tuple[str, str]) -> int:
+        if key in open_calls or len(open_calls) > DEEPEST_CALL:
+            what = "calls itself" if key in open_calls else f"is called {DEEPEST_CALL} functions deep"
+            raise InvalidInput(
+                f"{label}: function {key[1]!r} {what}; ekc inlines functions: export without them"
+            )
+        if key not in sizes:
+            open_calls[key] = None
+            sizes[key] = count(bodies[key])
+            del open_calls[key]
+        return sizes[key]
+
+    total = count(model.graph.node)
+    if not budget.take(nodes=total):
+        raise InvalidInput(
+            f"{label}: its functions are {total} nodes when they are inlined; ekc reads at most"
+            f" {UNPACKED_NODES}"
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.operation import Operation
@@ -37,8 +38,11 @@ SAME_AS_FIRST_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalizatio
 BRANCHES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TypeProto]:
-    """Types that the file states and that inference over the whole model finds, the inputs' shapes set."""
+def infer_model(
+    model: ModelProto, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array]
+) -> dict[str, TypeProto]:
+    """Types that the file states and that inference over the whole model finds, the inputs' shapes and values
+    set."""
     onnx = import_onnx()
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -47,9 +51,16 @@ def infer_model(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dic
             value.type.tensor_type.ClearField("shape")
             for size in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
+    for name, data in values.items():
+        if data.size <= DATA_ELEMENTS:
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
+    kept = [value for value in copy.graph.input if value.name not in values]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
     # Where this fails, the reader infers node by node, and names the node.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
-        copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=True)
+        # Without data_prop, which would keep a message for each element of a constant.
+        copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=False)
     hints = {}
     for value in (*copy.graph.value_info, *copy.graph.output):
         if value.HasField("type") and value.type.WhichOneof("value") is not None:
@@ -133,12 +144,13 @@ def settle_shapes(op: Operation) -> None:
         if op.proto.domain not in ("", "ai.onnx") and first is not None:
             state.types[output] = state.types[first]
             state.builder.notes.append(
-                f"{op.label}: the file does not say the shape of {output!r}; that of {first!r} is taken"
+                f"{op.label}: the file does not say the shape of {format_value(output)}; that of"
+                f" {format_value(first)} is taken"
             )
             continue
         raise InvalidInput(
-            f"{state.file}: {op.label}: the shape of {output!r} depends on data or is not in the file; ekc"
-            " needs fixed shapes: state it as value_info, or take the operator out of the model"
+            f"{state.file}: {op.label}: the shape of {format_value(output)} depends on data or is not in the"
+            " file; ekc needs fixed shapes: state it as value_info, or take the operator out of the model"
         )
 
 
@@ -150,8 +162,12 @@ def fold_constant(op: Operation, limit: int) -> bool:
     if any(name is not None and not state.is_constant(name) for name in op.inputs):
         return False
     outputs = [name for name in op.proto.output if name]
-    sizes = [count_elements(state.types[n]) for n in outputs if has_fixed_shape(state.types.get(n))]
+    known = [name for name in outputs if has_fixed_shape(state.types.get(name))]
+    sizes = [count_elements(state.types[name]) for name in known]
     if sum(sizes) > limit or (len(sizes) < len(outputs) and any(_is_large(op, n, limit) for n in op.inputs)):
+        return False
+    need = sum(n * state.find_file_dtype(name).itemsize for n, name in zip(sizes, known, strict=True))
+    if not state.budget.take(bytes=need):
         return False
     results = _evaluate(op, outputs)
     if results is None:

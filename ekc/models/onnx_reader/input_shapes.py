@@ -1,49 +1,101 @@
-"""Shapes of a model's inputs: those of the file, with symbolic dimensions replaced by given ones."""
+"""Shapes and values of a model's inputs: those of the file, with given ones for symbols."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ekc.argument_checks import check_choice, check_mapping, format_value
 from ekc.errors import InvalidInput
+from ekc.models.onnx_reader.import_onnx import import_onnx
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
 EXAMPLE = 'shapes={"x": (8, 3, 224, 224)}'
+EXAMPLE_VALUE = 'values={"sampling_rate": 16000}'
+UNNAMED = ("", "?")
+"""Texts of dimensions that name no symbol: two of them may differ."""
+Array = np.ndarray[Any, Any]
 
 
 def find_input_shapes(
-    label: str, inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Sequence[int]] | None
+    label: str,
+    inputs: Sequence[ValueInfoProto],
+    shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, Array],
 ) -> dict[str, tuple[int, ...]]:
     """The shape of each input of a model.
 
     `shapes` gives those of inputs with symbolic dimensions, by name; a symbol that one input gives counts for
-    all. Raises `InvalidInput` for unknown names, for shapes that differ from fixed dimensions, and for
-    dimensions without a size.
+    all. `values` are inputs that are given whole. Raises `InvalidInput` for unknown names, for shapes that
+    differ from fixed dimensions, and for dimensions without a size.
     """
-    given = {} if shapes is None else check_mapping("shapes", shapes, EXAMPLE)
-    names = [value.name for value in inputs]
+    given = {} if shapes is None else dict(check_mapping("shapes", shapes, EXAMPLE))
+    _check_names("shapes", label, given, inputs)
     for name in given:
-        if not names:
-            raise InvalidInput(f"shapes: {label} has no inputs, and {format_value(name)} is given")
-        check_choice(f"shapes of {label}", name, names)
+        if name in values:
+            raise InvalidInput(
+                f"shapes of {label}: {name} has a value, which has a shape; leave the shape out"
+            )
+        _check_sizes(f"shapes of {label}: {name}", given[name])
+    given |= {name: array.shape for name, array in values.items()}
     symbols: dict[str, int] = {}
     for value in inputs:
         if value.name in given:
-            _match_given(label, value, given[value.name], symbols)
+            _match_given(f"shapes of {label}: {value.name}", value, given[value.name], symbols)
     return {value.name: _find_shape(label, value, given, symbols) for value in inputs}
 
 
-def _match_given(label: str, value: ValueInfoProto, given: Any, symbols: dict[str, int]) -> None:
-    """Check a given shape, and learn the sizes of its symbols."""
-    what = f"shapes of {label}: {value.name}"
+def find_input_values(
+    label: str, inputs: Sequence[ValueInfoProto], values: Mapping[str, Any] | None
+) -> dict[str, Array]:
+    """The elements of inputs that are given whole, in the types of the file. Raises `InvalidInput` for
+    unknown names, and for elements that the type of an input cannot hold."""
+    given = {} if values is None else check_mapping("values", values, EXAMPLE_VALUE)
+    _check_names("values", label, given, inputs)
+    types = {value.name: value.type.tensor_type.elem_type for value in inputs}
+    found = {}
+    for name, elements in given.items():
+        dtype = np.dtype(import_onnx().helper.tensor_dtype_to_np_dtype(types[name]))
+        try:
+            array = np.asarray(elements)
+            with np.errstate(all="ignore"):
+                found[name] = array.astype(dtype)
+            fits = array.dtype.kind not in "OSU" and (
+                dtype.kind not in "iub" or np.array_equal(found[name], array)
+            )
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise InvalidInput(
+                f"values of {label}: {name}: {format_value(elements)} does not fit the type {dtype} of the"
+                f" input; write for example {EXAMPLE_VALUE}"
+            )
+    return found
+
+
+def _check_names(what: str, label: str, given: Mapping[str, Any], inputs: Sequence[ValueInfoProto]) -> None:
+    """Raise `InvalidInput` for a name that no input has."""
+    names = [value.name for value in inputs]
+    for name in given:
+        if not names:
+            raise InvalidInput(f"{what}: {label} has no inputs, and {format_value(name)} is given")
+        check_choice(f"{what} of {label}", name, names)
+
+
+def _check_sizes(what: str, given: Any) -> None:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise InvalidInput(f"{what}: {format_value(given)} is no shape; write {EXAMPLE}")
     for size in given:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidInput(f"{what}: {format_value(size)} is no size; use whole numbers of at least 1")
+
+
+def _match_given(what: str, value: ValueInfoProto, given: Sequence[int], symbols: dict[str, int]) -> None:
+    """Compare a given shape with the file, and learn the sizes of its symbols."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return
@@ -53,7 +105,7 @@ def _match_given(label: str, value: ValueInfoProto, given: Any, symbols: dict[st
     for axis, (dim, size) in enumerate(zip(dims, given, strict=True)):
         if dim.dim_value > 0 and dim.dim_value != size:
             raise InvalidInput(f"{what}: dimension {axis} is {dim.dim_value} in the file, not {size}")
-        if dim.dim_param and symbols.setdefault(dim.dim_param, size) != size:
+        if dim.dim_param not in UNNAMED and symbols.setdefault(dim.dim_param, size) != size:
             raise InvalidInput(
                 f"{what}: dimension {axis} is {dim.dim_param!r}, which is {symbols[dim.dim_param]} in another"
                 f" place, not {size}"

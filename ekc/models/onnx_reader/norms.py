@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 
 
@@ -70,6 +71,8 @@ def read_attention(op: Operation) -> None:
     limits = [op.get(name, -1) for name in ("left_window_size", "right_window_size")]
     if op.get("softcap", 0.0) or op.is_used(3) or op.has(6) or limits != [-1, -1]:
         raise NotExpressible("attention with a soft cap, a window, lengths or its scores as an output")
+    if op.get("softmax_precision", 1) == import_onnx().TensorProto.DOUBLE:
+        raise NotExpressible("attention with a softmax in float64")
     if op.has(4) and op.get("is_causal", 0):
         raise NotExpressible("causal attention with a cache")
     heads = (int(op.get("q_num_heads", 0)), *[int(op.get("kv_num_heads", 0))] * 2)

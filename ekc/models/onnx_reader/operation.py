@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ekc.argument_checks import format_value
+from ekc.host_memory import format_bytes
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.state import FLOATS, Array, ReaderState, shorten_decimal
+from ekc.models.opaque import ReadArguments
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -28,6 +31,8 @@ class Operation:
     proto: NodeProto
     version: int
     """Opset of its domain."""
+    read_inputs: set[int] = field(default_factory=set)
+    """Numbers of the inputs that were read."""
 
     @cached_property
     def target(self) -> str:
@@ -43,7 +48,7 @@ class Operation:
     @property
     def label(self) -> str:
         """The node in messages."""
-        return f"node {self.name!r} ({self.target})"
+        return f"node {format_value(self.name)} ({self.target})"
 
     @cached_property
     def inputs(self) -> tuple[str | None, ...]:
@@ -51,10 +56,10 @@ class Operation:
         return tuple(self.state.resolve(name) if name else None for name in self.proto.input)
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
-        """Attributes by name."""
+    def attributes(self) -> ReadArguments:
+        """Attributes by name, with those that were read."""
         onnx = import_onnx()
-        return {a.name: onnx.helper.get_attribute_value(a) for a in self.proto.attribute}
+        return ReadArguments({a.name: onnx.helper.get_attribute_value(a) for a in self.proto.attribute})
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute. Texts are decoded; a number of float32 is the shortest decimal that rounds to it."""
@@ -69,6 +74,7 @@ class Operation:
 
     def input(self, index: int) -> str:
         """Value of an input that is given."""
+        self.read_inputs.add(index)
         name = self.inputs[index] if index < len(self.inputs) else None
         if name is None:
             raise NotExpressible(f"input {index} is missing")
@@ -92,6 +98,7 @@ class Operation:
 
     def constant(self, index: int) -> Array | None:
         """Elements of an input that is a constant."""
+        self.read_inputs.add(index)
         return self.state.constants.get(self.input(index)) if self.has(index) else None
 
     def require_constant(self, index: int, what: str) -> Array:
@@ -119,6 +126,11 @@ class Operation:
     def is_used(self, index: int) -> bool:
         """Whether the node has an output of this number."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    def reserve(self, count: int, itemsize: int = 8) -> None:
+        """Take the bytes of an array that a handler makes from the budget of the model."""
+        if not self.state.budget.take(bytes=count * itemsize):
+            raise NotExpressible(f"a constant of {format_bytes(count * itemsize)}: too large to be computed")
 
     def add_scalar(self, value: float, dtype: np.dtype[Any]) -> str:
         """A constant of one element, without dimensions."""

@@ -61,21 +61,20 @@ def read_reduce(op: Operation) -> None:
     combine = REDUCTIONS[op.proto.op_type]
     if combine == "mean" and not op.is_float():
         raise NotExpressible("the mean of integers")
-    axes = _find_axes(op)
+    axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
     value = op.input(0)
     value = op.call(before, value) if before else value
     if axes:
-        keepdims = bool(op.get("keepdims", 1))
         value = op.add("reduce", [value], op.output_shape(), combine=combine, axes=axes, keepdims=keepdims)
     op.alias(op.call(after, value) if after else value)
 
 
 def _find_axes(op: Operation) -> tuple[int, ...]:
-    given = op.get("axes")
+    given, keeps_all = op.get("axes"), op.get("noop_with_empty_axes", 0)
     if op.has(1):
         given = op.require_constant(1, "an axis").reshape(-1)
     if given is None or not len(given):
-        return () if op.get("noop_with_empty_axes", 0) else tuple(range(op.rank()))
+        return () if keeps_all else tuple(range(op.rank()))
     return tuple(sorted(int(axis) % op.rank() for axis in given))
 
 
@@ -95,7 +94,9 @@ def read_log_sum_exp(op: Operation) -> None:
 def read_resize(op: Operation) -> None:
     """Resize by nearest neighbour: a whole factor, a slice, or a gather."""
     mode = op.get("mode", "nearest")
-    rows = [_find_rows(op, axis) for axis in range(op.rank())]
+    place = op.get("coordinate_transformation_mode", "half_pixel")
+    rounding = op.get("nearest_mode", "round_prefer_floor")
+    rows = [_find_rows(op, axis, place, rounding) for axis in range(op.rank())]
     value, factors = op.input(0), [1] * op.rank()
     if mode != "nearest" and op.shape() != op.output_shape():
         raise NotExpressible(f"resize of mode {mode}")
@@ -114,11 +115,12 @@ def read_resize(op: Operation) -> None:
         op.alias(value)
 
 
-def _find_rows(op: Operation, axis: int) -> np.ndarray[Any, Any]:
+def _find_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarray[Any, Any]:
     """The row that each row of the result has its elements from, along an axis."""
     size, out = op.shape()[axis], op.output_shape()[axis]
     scale = _find_scale(op, axis, size, out)
-    place, i = op.get("coordinate_transformation_mode", "half_pixel"), np.arange(out)
+    op.reserve(4 * out)
+    i = np.arange(out)
     if out == size and scale == 1:
         return i
     if place == "half_pixel":
@@ -133,13 +135,12 @@ def _find_rows(op: Operation, axis: int) -> np.ndarray[Any, Any]:
         x = i / scale
     else:
         raise NotExpressible(f"resize with coordinates {place}")
-    nearest = op.get("nearest_mode", "round_prefer_floor")
-    if nearest == "round_prefer_floor":
+    if rounding == "round_prefer_floor":
         x = np.ceil(x - 0.5)
-    elif nearest == "round_prefer_ceil":
+    elif rounding == "round_prefer_ceil":
         x = np.floor(x + 0.5)
     else:
-        x = np.floor(x) if nearest == "floor" else np.ceil(x)
+        x = np.floor(x) if rounding == "floor" else np.ceil(x)
     rows: np.ndarray[Any, Any] = np.clip(x, 0, size - 1).astype(np.int64)
     return rows
 
@@ -159,5 +160,5 @@ HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **dict.fromkeys(("MaxPool", "AveragePool"), read_pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), read_global_pool),
     **dict.fromkeys(REDUCTIONS, read_reduce),
-    **{"ReduceLogSumExp": read_log_sum_exp, "Resize": read_resize, "Upsample": read_resize},
+    **{"ReduceLogSumExp": read_log_sum_exp, "Resize": read_resize},
 }

@@ -16,8 +16,8 @@ def find_padding(
 ) -> Padding:
     """(before, after) of each spatial dimension, from `pads` or `auto_pad`."""
     spatial, auto = len(kernel), op.get("auto_pad", "NOTSET")
+    pads = [int(p) for p in op.get("pads", [0] * 2 * spatial)]
     if auto == "NOTSET":
-        pads = [int(p) for p in op.get("pads", [0] * 2 * spatial)]
         return tuple(zip(pads[:spatial], pads[spatial:], strict=True))
     if auto == "VALID":
         return ((0, 0),) * spatial
@@ -114,10 +114,10 @@ def read_gemm(op: Operation) -> None:
     alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
     if alpha != 1:
         value = op.call("mul", value, op.add_scalar(alpha, op.dtype()))
-    if not op.has(2) or beta == 0:
+    c = op.input(2) if op.has(2) else None
+    if c is None or beta == 0:
         op.alias(value)
         return
-    c = op.input(2)
     if beta != 1:
         c = op.call("mul", c, op.add_scalar(beta, op.dtype()))
     op.finish("elementwise", [value, c], function="add")

@@ -49,9 +49,9 @@ def read_dequantize(op: Operation) -> None:
 def _align(op: Operation, index: int, what: str) -> str:
     """Scales or zero points in float32, one for the tensor or one for each row of `axis`."""
     value, shape = op.cast(op.input(index), np.dtype(np.float32)), op.shape(index)
+    axis = op.axis(1)
     if int(np.prod(shape)) == 1:
         return op.reshape(value, ())
-    axis = op.axis(1)
     if len(shape) != 1 or shape[0] != op.shape()[axis]:
         raise NotExpressible(f"quantised: {what} of blocks")
     return op.reshape(value, [shape[0] if a == axis else 1 for a in range(op.rank())])

@@ -6,16 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ekc.argument_checks import check_choice, check_text
+from ekc.argument_checks import check_choice, check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, parse_value_dtype
 from ekc.models.model import Model
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
-from ekc.models.onnx_reader.input_shapes import find_input_shapes
+from ekc.models.onnx_reader.input_shapes import find_input_shapes, find_input_values
 from ekc.models.onnx_reader.read_nodes import read_nodes
 from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
 from ekc.models.onnx_reader.written_norms import join_group_norms
@@ -29,28 +27,46 @@ def read_onnx(
     *,
     dtype: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Graph:
     """Read an ONNX model of opset 13 or newer; older ones are converted.
 
-    `dtype`: type that all floating tensors get; without it that of the file, and float32 for float64.
-    `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`. `name`: of
-    the model; without it that of the file. Raises `InvalidInput` for files that are no ONNX model, for inputs
-    without a size, and for tensors that ekc has no type for.
+    `dtype`: type that all floating tensors get; without it that of the file.
+    `shapes`: sizes of the inputs that have symbolic dimensions, such as `{"x": (8, 3, 224, 224)}`.
+    `values`: elements of inputs, which are then constants: numbers, lists or arrays, such as
+    `{"sampling_rate": 16000}`. `name`: of the model; without it that of the file. Raises `InvalidInput` for
+    files that are no ONNX model, for inputs without a size, and for tensors that ekc has no type for.
     """
     if dtype is not None:
         check_choice("dtype", dtype, READ_DTYPES)
     if name is not None:
         check_text("name", name, 'name="my model"')
-    file = open_onnx(source, name)
+    try:
+        return _read_file(open_onnx(source, name), dtype, shapes, values)
+    except MemoryError as problem:
+        raise InvalidInput(
+            f"{format_value(source)}: reading this model takes more memory than there is"
+        ) from problem
+
+
+def _read_file(
+    file: OnnxFile,
+    dtype: str | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, Any] | None,
+) -> Graph:
     wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
-    state = ReaderState(file.label, GraphBuilder(file.name), file.opsets, wanted)
+    state = ReaderState(
+        file.label, GraphBuilder(file.name), file.opsets, file.written_opset, file.budget, wanted
+    )
     state.builder.notes.extend(file.notes)
     for weight_name, weight in file.weights.items():
         state.add_weight(weight_name, weight)
-    _add_inputs(state, file, shapes)
+    _add_inputs(state, file, shapes, values)
     read_nodes(state, file.graph.node, file.opsets)
-    return join_group_norms(_build_graph(state, [value.name for value in file.graph.output]))
+    stored = [weight.data.nbytes for weight in file.weights.values() if weight.data is not None]
+    return join_group_norms(_build_graph(state, [value.name for value in file.graph.output], sum(stored)))
 
 
 def from_onnx(
@@ -58,6 +74,7 @@ def from_onnx(
     *,
     dtype: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Model:
     """The layers of an ONNX model, to tune with `ekc.tune_model`.
@@ -65,10 +82,15 @@ def from_onnx(
     Needs the extra `onnx`. Arguments are those of `read_onnx`. Raises `InvalidInput` as it does, and where no
     layer covers anything of the model.
     """
-    return build_model(read_onnx(source, dtype=dtype, shapes=shapes, name=name))
+    return build_model(read_onnx(source, dtype=dtype, shapes=shapes, values=values, name=name))
 
 
-def _add_inputs(state: ReaderState, file: OnnxFile, shapes: Mapping[str, Sequence[int]] | None) -> None:
+def _add_inputs(
+    state: ReaderState,
+    file: OnnxFile,
+    shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, Any] | None,
+) -> None:
     inputs = [value for value in file.graph.input if value.name not in file.weights]
     for value in inputs:
         what = f"input {value.name!r}"
@@ -76,22 +98,21 @@ def _add_inputs(state: ReaderState, file: OnnxFile, shapes: Mapping[str, Sequenc
             kind = (value.type.WhichOneof("value") or "unknown type").removesuffix("_type")
             raise InvalidInput(f"{file.label}: {what} is a {kind}; only tensors are supported")
         refuse_type(file.label, what, value.type)
-    found = find_input_shapes(file.label, inputs, shapes)
-    state.hints.update(infer_model(file.model, found))
+    given = find_input_values(file.label, inputs, values)
+    found = find_input_shapes(file.label, inputs, shapes, given)
+    state.hints.update(infer_model(file.model, found, given))
     for value in inputs:
+        if value.name in given:
+            state.set_constant(value.name, given[value.name])
+            continue
         state.types[value.name] = value.type
         raw = state.find_file_dtype(value.name)
         parse_value_dtype(f"{file.label}: input {value.name!r}", raw.name)
-        if raw == np.float64 and state.float_dtype is None:
-            raise InvalidInput(
-                f"{file.label}: input {value.name!r}: tensors of type float64 are not supported; read the"
-                " model with dtype='float32'"
-            )
         state.set_type(value.name, found[value.name], raw)
         state.builder.inputs.append(state.add_activation(value.name))
 
 
-def _build_graph(state: ReaderState, outputs: Sequence[str]) -> Graph:
+def _build_graph(state: ReaderState, outputs: Sequence[str], file_bytes: int) -> Graph:
     """The graph of the nodes that outputs need; outputs keep their names."""
     builder = state.builder
     made = {node.output for node in builder.nodes}
@@ -113,7 +134,8 @@ def _build_graph(state: ReaderState, outputs: Sequence[str]) -> Graph:
     notes = [*builder.notes, *state.list_notes()]
     if left:
         notes.append(f"{left} nodes are left out, as no output needs them")
-    return Graph(builder.name, values, tuple(nodes), tuple(builder.inputs), tuple(outputs), tuple(notes))
+    ends = (tuple(builder.inputs), tuple(outputs))
+    return Graph(builder.name, values, tuple(nodes), *ends, tuple(notes), file_bytes)
 
 
 def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:

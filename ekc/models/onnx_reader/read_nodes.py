@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_NODES
 from ekc.models.onnx_reader import contrib, elementwise, norms, pools, products, quantized, views
 from ekc.models.onnx_reader.definitions import define_by_nodes
 from ekc.models.onnx_reader.import_onnx import import_onnx
@@ -20,6 +21,7 @@ from ekc.models.onnx_reader.infer import (
 )
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 from ekc.models.onnx_reader.state import ReaderState, has_fixed_shape, is_tensor
+from ekc.models.opaque import describe_internal_error
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -34,6 +36,35 @@ HANDLERS: Mapping[str, Callable[[Operation], Any]] = {
 }
 """Readers of operators of the standard domain."""
 
+_INFERRED = "shape inference reads it: the output has the shape and type that it says"
+IGNORED: Mapping[str, Mapping[str | int, str]] = {
+    "Reshape": {1: _INFERRED, "allowzero": _INFERRED},
+    "Flatten": {"axis": _INFERRED},
+    "Squeeze": {1: _INFERRED},
+    "Unsqueeze": {1: _INFERRED},
+    "Expand": {1: _INFERRED},
+    "Split": {1: _INFERRED, "num_outputs": _INFERRED},
+    "Size": {0: "its shape is all that is read"},
+    "Cast": {"to": _INFERRED, "round_mode": "of casts to float8_e8m0fnu, which are opaque"},
+    "CastLike": {1: _INFERRED, "round_mode": "of casts to float8_e8m0fnu, which are opaque"},
+    "Dropout": {"seed": "inference draws no random numbers", 1: "the share is of training"},
+    "BatchNormalization": {"momentum": "running statistics change in training alone"},
+    "Conv": {"kernel_shape": "that of the weight"},
+    "ConvTranspose": {"kernel_shape": "that of the weight"},
+    "MaxPool": {"ceil_mode": _INFERRED, "storage_order": "of the indices, which are opaque"},
+    "AveragePool": {"ceil_mode": _INFERRED},
+    "Attention": {"qk_matmul_output_mode": "of the scores, which are opaque"},
+    "Resize": {
+        **dict.fromkeys((1, "extrapolation_value"), "of tf_crop_and_resize, which is opaque"),
+        **dict.fromkeys(("cubic_coeff_a", "exclude_outside", "antialias"), "of linear and cubic modes"),
+        **dict.fromkeys((3, "keep_aspect_ratio_policy"), _INFERRED),
+    },
+    "QuantizeLinear": {"output_dtype": _INFERRED},
+    "DequantizeLinear": {"output_dtype": _INFERRED},
+    "SimplifiedLayerNormalization": {"stash_type": "norms are computed in float32"},
+}  # fmt: skip
+"""Operator -> attributes by name and inputs by number that its handler need not read, with the reason."""
+
 
 def read_nodes(state: ReaderState, nodes: Sequence[NodeProto], opsets: Mapping[str, int]) -> None:
     """Read nodes in order; `opsets` has the version of each domain."""
@@ -44,6 +75,80 @@ def read_nodes(state: ReaderState, nodes: Sequence[NodeProto], opsets: Mapping[s
 
 
 def _read_node(op: Operation, opsets: Mapping[str, int]) -> None:
+    """Read a node; one at which the reader fails becomes opaque."""
+    count = len(op.state.builder.nodes)
+    try:
+        _read_known_node(op, opsets)
+    except (InvalidInput, MemoryError):
+        raise
+    except Exception as problem:
+        reason = describe_internal_error(problem)
+        _forget(op, count)
+        if not all(_is_fixed(op, name) and name in op.state.types for name in op.proto.output if name):
+            raise InvalidInput(f"{op.state.file}: {op.label}: {reason}") from problem
+        _add_opaque(op, reason)
+
+
+def _try_handler(op: Operation, handler: Callable[[Operation], Any]) -> str | None:
+    """Let a handler read a node; the reason where it cannot, or where it did not read all of it. An output
+    that it does not make becomes opaque."""
+    count = len(op.state.builder.nodes)
+    try:
+        handler(op)
+        reason = _explain_unread(op)
+    except NotExpressible as problem:
+        reason = str(problem)
+    if reason is not None:
+        _forget(op, count)
+        return reason
+    _add_opaque(op, "an output that ekc does not compute")
+    return None
+
+
+def _forget(op: Operation, count: int) -> None:
+    """Take back the nodes after the first `count`, and what the outputs of a node are."""
+    state = op.state
+    for node in state.builder.nodes[count:]:
+        del state.builder.values[node.output]
+    del state.builder.nodes[count:]
+    for name in op.proto.output:
+        state.aliases.pop(name, None)
+        state.constants.pop(name, None)
+
+
+def _explain_unread(op: Operation) -> str | None:
+    """Which attribute or input of a node its handler did not read; None where it read all that matter."""
+    ignored = IGNORED.get(op.proto.op_type, {})
+    op.attributes.drop(*(name for name in ignored if isinstance(name, str)))
+    op.attributes.drop(*_list_defaults(op))
+    unread = [
+        index
+        for index, name in enumerate(op.inputs)
+        if name is not None and index not in op.read_inputs and index not in ignored
+    ]
+    if unread:
+        return f"input {unread[0]} ({op.proto.input[unread[0]]!r}) is not supported"
+    return op.attributes.describe_unread("attribute")
+
+
+def _list_defaults(op: Operation) -> list[str]:
+    """The attributes that have their default value."""
+    onnx = import_onnx()
+    try:
+        schema = onnx.defs.get_schema(op.proto.op_type, op.version, op.proto.domain)
+    except onnx.defs.SchemaError:
+        return []
+    defaults = {name: entry.default_value for name, entry in schema.attributes.items()}
+    return [
+        attribute.name
+        for attribute in op.proto.attribute
+        if (default := defaults.get(attribute.name)) is not None
+        and default.type
+        and onnx.helper.get_attribute_value(default) == onnx.helper.get_attribute_value(attribute)
+    ]
+
+
+def _read_known_node(op: Operation, opsets: Mapping[str, int]) -> None:
     if op.proto.op_type == "If" and _read_branch(op, opsets):
         return
     is_standard = op.proto.domain in ("", "ai.onnx")
@@ -59,20 +164,22 @@ def _read_node(op: Operation, opsets: Mapping[str, int]) -> None:
     handlers = HANDLERS if is_standard else contrib.HANDLERS if op.proto.domain == contrib.DOMAIN else {}
     reason = _explain_missing(op)
     if handler := handlers.get(op.proto.op_type):
-        try:
-            handler(op)
+        found = _try_handler(op, handler)
+        if found is None:
             return
-        except NotExpressible as problem:
-            reason = str(problem)
+        reason = found
     if is_standard and fold_constant(op, LARGEST_FOLDED_ELEMENTS):
         return
     definition = define_by_nodes(op) if is_standard else None
     if definition is None:
         _add_opaque(op, reason)
         return
-    for name in op.proto.output:
-        op.state.aliases.pop(name, None)
     inner, versions = definition
+    if not op.state.budget.take(nodes=len(inner)):
+        raise InvalidInput(
+            f"{op.state.file}: {op.label}: operators that are defined by others are more than"
+            f" {UNPACKED_NODES} nodes"
+        )
     read_nodes(op.state, inner, {**opsets, **versions})
 
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.weights import Weight
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
 """Types that `dtype=` replaces."""
-DEFAULT_FLOAT = np.dtype(np.float32)
 
 
 @dataclass
@@ -31,6 +31,9 @@ class ReaderState:
     file: str
     builder: GraphBuilder
     opsets: Mapping[str, int]
+    written_opset: int
+    """Version of the standard domain in the file, before conversion."""
+    budget: UnpackBudget
     float_dtype: np.dtype[Any] | None = None
     """Type that all floating tensors get; None: that of the file."""
     types: dict[str, TypeProto] = field(default_factory=dict)
@@ -45,7 +48,6 @@ class ReaderState:
     """Sequence or optional -> the tensors that its operator reads."""
     made_names: set[str] = field(default_factory=set)
     """Values between the nodes that an operator becomes."""
-    float64_names: set[str] = field(default_factory=set)
     clipped_names: set[str] = field(default_factory=set)
     _count: int = 0
 
@@ -102,9 +104,7 @@ class ReaderState:
 
     def map_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The type that tensors of a type of the file get in the graph."""
-        if self.float_dtype is not None and dtype in FLOATS:
-            return self.float_dtype
-        return DEFAULT_FLOAT if dtype.name == "float64" else dtype
+        return self.float_dtype if self.float_dtype is not None and dtype in FLOATS else dtype
 
     def find_dtype(self, name: str) -> np.dtype[Any]:
         """Type of a tensor's elements in the graph."""
@@ -128,6 +128,8 @@ class ReaderState:
         if np.isfinite(number) and raw.dtype in (np.float32, np.float64) and name not in self.clipped_names:
             number = np.asarray(shorten_decimal(raw[()]))
         found = f"{number}:float64"
+        while found in self.types:
+            found += "'"  # A tensor of the file has this name.
         if found not in self.builder.values:
             self.builder.add_constant(found, number)
         return found
@@ -136,8 +138,6 @@ class ReaderState:
         raw = self.find_file_dtype(name)
         parse_value_dtype(f"{self.file}: {name}", raw.name)
         mapped = self.map_dtype(raw)
-        if raw == np.float64:
-            self.float64_names.add(name)
         if name in self.constants:
             self.builder.add_constant(name, self._convert(name, self.constants[name], mapped))
         else:
@@ -162,8 +162,6 @@ class ReaderState:
         """Add a value that a node computes to the graph."""
         raw = self.find_file_dtype(name)
         parse_value_dtype(f"{self.file}: {name}", raw.name)
-        if raw == np.float64:
-            self.float64_names.add(name)
         return self.builder.add_value(name, self.find_shape(name), self.map_dtype(raw))
 
     def make_name(self, base: str) -> str:
@@ -178,13 +176,6 @@ class ReaderState:
         notes = []
         if self.float_dtype is not None:
             notes.append(f"all floating tensors are read as {self.float_dtype.name}")
-        elif self.float64_names:
-            constants = sum(name in self.constants for name in self.float64_names)
-            others = len(self.float64_names) - constants
-            notes.append(
-                f"float64 is read as float32: {constants} constants and {others} other tensors,"
-                f" {min(self.float64_names)!r} for one"
-            )
         if self.clipped_names:
             notes.append(
                 f"{len(self.clipped_names)} constants have elements beyond the range of the new type, which"

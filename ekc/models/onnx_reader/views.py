@@ -61,6 +61,7 @@ def read_slice(op: Operation) -> None:
         if step > 0:
             value = add_slice(op, value, axis, rows.start, max(rows.stop, rows.start), step)
         else:
+            op.reserve(len(rows))
             value = add_gather(op, value, axis, np.array(rows))
     op.alias(value)
 
@@ -109,12 +110,18 @@ def read_gather(op: Operation) -> None:
 
 
 def read_gather_elements(op: Operation) -> None:
-    """GatherElements of constants."""
-    data, indices = (op.require_constant(i, "the data or the index") for i in (0, 1))
-    axis = op.axis(0)
-    for other in (a for a in range(data.ndim) if a != axis):
-        data = data.take(range(indices.shape[other]), other)
-    op.state.set_constant(op.output, np.take_along_axis(data, indices, axis))
+    """GatherElements: a gather of the elements by their places in memory."""
+    axis, shape, indices = op.axis(0), op.shape(), op.cast(op.input(1), np.dtype(np.int64))
+    strides = [prod(shape[a + 1 :]) for a in range(len(shape))]
+    below = op.call("less", indices, op.add_constant(np.array(0)), dtype=np.dtype(bool))
+    wrapped = op.call("add", indices, op.add_constant(np.array(shape[axis])))
+    rows = op.call("where", below, wrapped, indices, dtype=np.dtype(np.int64))
+    op.reserve(prod(op.output_shape()) * (len(shape) + 2))
+    places = np.indices(op.output_shape())
+    others = sum(places[a] * strides[a] for a in range(len(shape)) if a != axis) + 0 * places[axis]
+    rows = op.call("mul", rows, op.add_constant(np.array(strides[axis])))
+    rows = op.call("add", rows, op.add_constant(np.asarray(others)))
+    op.finish("gather", [op.reshape(op.input(0), (prod(shape),)), rows], axis=0)
 
 
 def read_pad(op: Operation) -> None:
@@ -173,7 +180,8 @@ def read_space_to_depth(op: Operation) -> None:
     """SpaceToDepth: reshape, permute, reshape."""
     b, (n, c, h, w) = int(op.get("blocksize")), op.shape()
     value = op.reshape(op.input(0), (n, c, h // b, b, w // b, b))
-    op.finish_as(op.permute(value, (0, 3, 5, 1, 2, 4)))
+    order = (0, 3, 5, 1, 2, 4) if op.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    op.finish_as(op.permute(value, order))
 
 
 def read_shape(op: Operation) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ekc.errors import InvalidInput
+from ekc.host_memory import UNPACKED_BYTES, UnpackBudget, format_bytes
 from ekc.models.onnx_reader.import_onnx import import_onnx
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def read_weight(file: str, tensor: TensorProto, folder: Path | None) -> Weight:
     """The elements of an initialiser; `folder` is that of the ONNX file, for external data."""
     onnx = import_onnx()
     shape = tuple(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise InvalidInput(f"{file}: initialiser {tensor.name!r} has the shape {shape}; sizes are 0 or more")
+    if tensor.data_type not in onnx.TensorProto.DataType.values():
+        text = f"no type of element has the number {tensor.data_type}"
+        raise InvalidInput(f"{file}: initialiser {tensor.name!r} cannot be read: {text}")
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -56,7 +62,12 @@ def _map_external(
         )
     if folder is None or not (folder / location).is_file():
         return None
-    path = folder / location
+    path = (folder / location).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InvalidInput(
+            f"{file}: initialiser {tensor.name!r} is in {str(location)!r}, a link to a file out of the"
+            " folder of the model; copy that file beside the model"
+        )
     offset = int(fields.get("offset", 0))
     if dtype.name in PACKED_DTYPES:
         onnx = import_onnx()
@@ -72,15 +83,25 @@ def _map_external(
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
 
 
-def read_sparse_weight(file: str, tensor: SparseTensorProto) -> Weight:
+def read_sparse_weight(file: str, tensor: SparseTensorProto, budget: UnpackBudget) -> Weight:
     """A sparse initialiser as a dense array."""
+    what = f"{file}: sparse initialiser {tensor.values.name!r}"
     values = read_weight(file, tensor.values, None).data
     indices = read_weight(file, tensor.indices, None).data
     if values is None or indices is None:
-        raise InvalidInput(f"{file}: sparse initialiser {tensor.values.name!r} has its data in another file")
-    dense = np.zeros(tuple(tensor.dims), values.dtype)
-    if indices.ndim == 1:
-        dense.reshape(-1)[indices] = values
-    else:
-        dense[tuple(indices.T)] = values
+        raise InvalidInput(f"{what} has its data in another file; save the model without external data")
+    need = prod(tensor.dims) * values.dtype.itemsize
+    if not budget.take(bytes=need):
+        raise InvalidInput(
+            f"{what} takes {format_bytes(need)} as a dense tensor; ekc unpacks at most"
+            f" {format_bytes(UNPACKED_BYTES)} of a model"
+        )
+    try:
+        dense = np.zeros(tuple(tensor.dims), values.dtype)
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+    except (ValueError, IndexError) as problem:
+        raise InvalidInput(f"{what} cannot be read: {' '.join(str(problem).split())}") from problem
     return Weight(dense.shape, dense.dtype, dense)

@@ -22,8 +22,8 @@ def check_types(call: OperatorCall) -> None:
     """Refuse factors of several types: `torch.export` takes some that PyTorch refuses."""
     given = {
         name: call.torch_dtypes[x]
-        for name, x in call.arguments.items()
-        if name in _FACTORS and isinstance(x, ValueName) and x in call.torch_dtypes
+        for name in _FACTORS
+        if name in call and isinstance(x := call[name], ValueName) and x in call.torch_dtypes
     }
     if len(set(given.values())) > 1:
         listed = ", ".join(f"{name} is {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
@@ -67,7 +67,9 @@ def read_convolution(call: OperatorCall) -> ValueName:
         "dilation": dilation,
         "groups": int(call["groups"]),
     }
-    if transposed:
+    if not transposed:
+        call.skip("output_padding")
+    else:
         attributes["output_padding"] = spread(call["output_padding"], rank)
     inputs = [v for v in (x, weight, call.get("bias")) if v is not None]
     made = call.emit("conv_transpose" if transposed else "conv", inputs, result, **attributes)
@@ -99,11 +101,9 @@ def read_linear(call: OperatorCall) -> ValueName:
 
 def read_matmul(call: OperatorCall) -> ValueName:
     """`matmul`, `mm`, `bmm`, `mv` and `dot`."""
-    if "out_dtype" in call.arguments:
-        raise NotCoveredError("a product whose result has another type than its factors")
     check_types(call)
     a = call["self"]
-    b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call.arguments)
+    b = next(call[name] for name in ("other", "mat2", "vec", "tensor") if name in call)
     return multiply(call, a, b)
 
 
@@ -115,15 +115,14 @@ def read_outer(call: OperatorCall) -> ValueName:
 
 def read_matmul_and_add(call: OperatorCall) -> ValueName:
     """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
-    if "out_dtype" in call.arguments:
-        raise NotCoveredError("a product whose result has another type than its factors")
     check_types(call)
     names = (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec"))
-    a, b = next((call[x], call[y]) for x, y in names if x in call.arguments)
+    a, b = next((call[x], call[y]) for x, y in names if x in call)
     made = multiply(call, a, b)
     if call["alpha"] != 1:
         made = call.apply("mul", made, call["alpha"])
     if call["beta"] == 0:
+        call.skip("self")
         return made
     added = call["self"] if call["beta"] == 1 else call.apply("mul", call["self"], call["beta"])
     return call.apply("add", made, added)
@@ -131,6 +130,7 @@ def read_matmul_and_add(call: OperatorCall) -> ValueName:
 
 def read_einsum(call: OperatorCall) -> ValueName:
     """`einsum` by sums, permutes and matrix products, the tensors from left to right."""
+    call.skip("path")
     inputs, output = split_equation(call)
     tensors = [call.cast(v, call.result_dtype) for v in call["tensors"]]
     made, labels = tensors[0], inputs[0]
@@ -216,6 +216,7 @@ def read_attention(call: OperatorCall) -> ValueName:
         q, k, v = (call.reshape(x, (*call.shape(x)[:-2], 1, *call.shape(x)[-2:])) for x in (q, k, v))
         if mask and len(call.shape(mask)) > 2:
             mask = call.reshape(mask, (*call.shape(mask)[:-2], 1, *call.shape(mask)[-2:]))
+    q, k, v = broadcast_heads(call, q, k, v)
     shared = find_shared_heads(call, k), find_shared_heads(call, v)
     if shared[0] and shared[1] and call.shape(shared[0])[-3] == call.shape(shared[1])[-3]:
         k, v = shared
@@ -223,6 +224,24 @@ def read_attention(call: OperatorCall) -> ValueName:
     shape = (*call.shape(q)[:-1], call.shape(v)[-1])
     made = call.emit("attention", inputs, shape, scale=float(scale), is_causal=is_causal)
     return call.reshape(made, call.result_shape)
+
+
+def broadcast_heads(
+    call: OperatorCall, q: ValueName, k: ValueName, v: ValueName
+) -> tuple[ValueName, ValueName, ValueName]:
+    """Query, key and value [..., heads, length, size] with equal dimensions before the heads. Key and value
+    have as many heads as each other, and each of them serves as many query heads as the next."""
+    outer = np.broadcast_shapes(*(call.shape(x)[:-3] for x in (q, k, v)))
+    own, shared, other = (call.shape(x)[-3] for x in (q, k, v))
+    if call.get("enable_gqa", False):
+        if shared != other:
+            raise NotCoveredError(f"attention with {shared} key heads and {other} value heads")
+    else:
+        own = max(own, shared, other)
+        shared = other = 1 if shared == other == 1 else own
+    heads = zip((q, k, v), (own, shared, other), strict=True)
+    q, k, v = (call.expand(x, (*outer, count, *call.shape(x)[-2:])) for x, count in heads)
+    return q, k, v
 
 
 def simplify_mask(

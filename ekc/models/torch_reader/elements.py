@@ -12,11 +12,9 @@ from ekc.models.torch_reader.reading import Reading
 
 
 def store_dtype(reading: Reading, name: str, tensor: Any) -> np.dtype[Any]:
-    """Element type of a constant: the type that is asked for, and float32 in place of float64. Floating
-    constants without dimensions keep float32."""
-    if str(tensor.dtype) == "torch.float64" or (
-        tensor.dtype.is_floating_point and not tensor.shape and reading.dtype is not None
-    ):
+    """Element type of a constant: the type that is asked for; float32 for floating constants without
+    dimensions then."""
+    if tensor.dtype.is_floating_point and not tensor.shape and reading.dtype is not None:
         return np.dtype(np.float32)
     return reading.find_dtype(name, tensor)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.models.torch_reader.reading import (
@@ -12,6 +13,7 @@ from ekc.models.torch_reader.reading import (
     NotCoveredError,
     Operand,
     OperatorCall,
+    Outputs,
     ValueName,
     is_floating,
 )
@@ -70,7 +72,7 @@ def read_logical(function: str) -> Handler:
     """Reader of logical operators; tensors that are not bool are compared with 0."""
 
     def read(call: OperatorCall) -> ValueName:
-        names = [name for name in ("self", "other") if name in call.arguments]
+        names = [name for name in ("self", "other") if name in call]
         if "logical" not in call.target and call.result_dtype != np.dtype(bool):
             raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
         values = []
@@ -161,7 +163,20 @@ def read_division(call: OperatorCall) -> ValueName:
         return call.apply("div", call["self"], call["other"])
     if mode != "floor" or not is_floating(call.result_dtype):
         raise NotCoveredError(f"division of {call.result_dtype} rounded by {mode!r}")
-    return call.apply("floor", call.apply("div", call["self"], call["other"]))
+    return divide_down(call, call["self"], call["other"])
+
+
+def divide_down(call: OperatorCall, a: Operand, b: Operand) -> ValueName:
+    """The quotient rounded down as in Python: 1.0 // 0.1 is 9.0, though 1.0 / 0.1 rounds to 10.0. It is
+    (a - a % b) / b, which is whole but for rounding. Division by 0 and by infinity is that of a / b."""
+    quotient = call.apply("div", a, b)
+    rest = call.apply("sub", a, call.apply("remainder", a, b))
+    whole = call.apply("round", call.apply("div", rest, b))
+    if not isinstance(b, ValueName):
+        return whole if b and np.isfinite(b) else call.apply("floor", quotient)
+    zero = call.reading.add_number(0.0, call.result_dtype)
+    is_finite = call.connect("equal", [call.apply("sub", whole, whole), zero], np.dtype(bool))
+    return choose(call, is_finite, whole, call.apply("floor", quotient))
 
 
 POWERS: Mapping[float, str] = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -181,7 +196,7 @@ def read_power(call: OperatorCall) -> ValueName:
 
 def read_where(call: OperatorCall) -> ValueName:
     """`where` of a condition."""
-    if "other" not in call.arguments:
+    if "other" not in call:
         raise NotCoveredError("where with only a condition: its shape depends on data")
     return choose(call, call["condition"], call["self"], call["other"])
 
@@ -239,18 +254,48 @@ def read_logarithm(factor: float, shift: float) -> Handler:
 
 def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
-    value = next(call[name] for name in ("self", "input") if name in call.arguments)
+    call.skip("dtype", "other")
+    value = next(call[name] for name in ("self", "input") if name in call)
+    target = str(call.first_result.dtype).removeprefix("torch.")
+    if target == "float8_e8m0fnu" and call.dtype(value) != call.result_dtype:
+        raise NotCoveredError("a cast to float8_e8m0fnu")
+    if target.startswith("float8") and saturates(call.first_result.dtype):
+        largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
+        value = call.apply("clamp", value, dtype=call.dtype(value), minimum=-largest, maximum=largest)
+    is_double, was_double = (
+        str(dtype) == "torch.float64" for dtype in (call.first_result.dtype, call.torch_dtypes.get(value))
+    )
+    if is_double and not was_double and call.reading.dtype is not None and not call.reading.has_float64:
+        raise NotCoveredError(f"a cast to float64 in a program that is read as {call.reading.dtype}")
     return call.cast(value, call.result_dtype)
+
+
+def saturates(dtype: Any) -> bool:
+    """Whether PyTorch casts numbers beyond the range of a type to its largest one, as 2.13 does for
+    float8_e4m3fn."""
+    import torch
+
+    return bool(torch.tensor(float("inf")).to(dtype).float().isfinite())
 
 
 def read_fill(default: float) -> Handler:
     """Reader of operators that give a tensor of one number: the argument, or `default`."""
 
     def read(call: OperatorCall) -> ValueName:
+        call.skip("self", "size", "dtype")
         number = call.convert(call.get("value", call.get("fill_value", default)), call.result_dtype)
         return call.expand(call.cast(number, call.result_dtype), call.result_shape)
 
     return read
+
+
+def read_dropout(call: OperatorCall) -> Outputs:
+    """`dropout` in inference: its input."""
+    if call.get("train", False) and call["p"] != 0:
+        raise NotCoveredError(f"dropout in training (p={call['p']:g}): random numbers")
+    call.skip("p")
+    value: ValueName = call["input" if "input" in call else "self"]
+    return (value, None) if isinstance(call.result, tuple | list) else value
 
 
 def read_threshold(call: OperatorCall) -> ValueName:
@@ -264,6 +309,7 @@ UNARY = (
     "relu silu sigmoid tanh erf exp log sqrt rsqrt neg hardswish hardsigmoid reciprocal square abs sin cos"
     " floor ceil round sign"
 )
+DROPOUT = ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 HANDLERS: Mapping[str, Handler] = {
     **{name: read_unary(name) for name in UNARY.split()},
     **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum", "remainder")},
@@ -307,6 +353,7 @@ HANDLERS: Mapping[str, Handler] = {
     "log10": read_logarithm(float(1 / np.log(10.0)), 0.0),
     "log1p": read_logarithm(1.0, 1.0),
     "threshold": read_threshold,
+    **dict.fromkeys(DROPOUT, read_dropout),
     **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
     **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +53,17 @@ def evaluation_mode(module: Any) -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Without gradients, and without PyTorch's warnings and log of its own errors: ekc raises these."""
     torch = import_torch()
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, log.disabled = log.disabled, True
+    logs = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.")]
+    enabled = [log for log in logs if not log.disabled]
+    for log in enabled:
+        log.disabled = True
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.disabled = was_disabled
+        for log in enabled:
+            log.disabled = False
 
 
 def export_module(module: Any, example_inputs: Any, shapes: Shapes | None) -> Any:
@@ -66,15 +71,35 @@ def export_module(module: Any, example_inputs: Any, shapes: Shapes | None) -> An
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"from_torch: a torch.nn.Module is needed, not {type(module).__name__}")
+    refuse_quantised(module)
     args, kwargs = separate_repeated(split_examples(example_inputs))
     if shapes:
         args, kwargs = replace_examples(module, args, kwargs, shapes)
     with evaluation_mode(module), quiet():
         try:
-            return torch.export.export(module, args, kwargs)
+            with redirect_stderr(StringIO()) as said:
+                program = torch.export.export(module, args, kwargs)
+            sys.stderr.write(said.getvalue())
+            return program
         except Exception as error:
             name = type(module).__name__
+            if type(error).__name__ == "GuardOnDataDependentSymNode":
+                raise InvalidInput(
+                    f"torch.export cannot export {name}: a branch or a size depends on the elements of a"
+                    " tensor; ekc reads straight-line programs, with torch.where in place of if"
+                ) from error
             raise InvalidInput(f"torch.export cannot export {name}: {take_first_line(error)}") from error
+
+
+def refuse_quantised(module: Any) -> None:
+    """Refuse modules whose weights are packed for the int8 kernels of PyTorch, which cannot be exported."""
+    for name, part in module.named_modules():
+        kind = type(part)
+        if ".quantized." in f"{kind.__module__}." and list(part.named_parameters(recurse=False)) == []:
+            raise InvalidInput(
+                f"{type(module).__name__}: {name or 'it'} is {kind.__module__}.{kind.__name__}, whose packed"
+                " int8 weights torch.export cannot export; give the module before quantize_dynamic or convert"
+            )
 
 
 def split_examples(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -72,17 +72,13 @@ def build_graph(reading: Reading, outputs: Sequence[str], notes: Sequence[str]) 
             needed.update(node.inputs)
             nodes.append(node)
     final = GraphBuilder(builder.name, inputs=builder.inputs, nodes=nodes[::-1], notes=list(notes))
-    double = 0
     for name, value in builder.values.items():
         if name not in needed and name not in builder.inputs:
             continue
         data = value.data
         if value.is_constant and data is None and name in reading.tensors:
             data = take_elements(reading, name)
-            double += str(reading.tensors[name].dtype) == "torch.float64"
         final.add_value(name, value.shape, value.dtype, is_constant=value.is_constant, data=data)
-    if double:
-        final.notes.append(f"constants cast from float64 to float32: {double}")
     if reading.clamped:
         final.notes.append(f"constants limited to the range of {reading.dtype}: {reading.clamped}")
     return final.build(outputs)

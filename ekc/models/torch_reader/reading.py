@@ -11,6 +11,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.models.graph import GraphBuilder, Node, parse_value_dtype
+from ekc.models.opaque import ReadArguments
 
 Number: TypeAlias = bool | int | float
 
@@ -36,6 +37,8 @@ class Reading:
     builder: GraphBuilder
     dtype: np.dtype[Any] | None
     """Type that every floating tensor is read as; None: as it is."""
+    has_float64: bool = False
+    """Whether an input or weight of the program is float64."""
     tensors: dict[str, Any] = field(default_factory=dict)
     """Constant -> its torch tensor; on the meta device where the program does not hold its elements."""
     producers: dict[str, Node] = field(default_factory=dict)
@@ -44,17 +47,13 @@ class Reading:
     """Constants whose elements were limited to the range of `dtype`."""
 
     def find_dtype(self, name: str, tensor: Any) -> np.dtype[Any]:
-        """Element type of a torch tensor in the graph. Raises `InvalidInput` for complex and float64."""
-        found = parse_value_dtype(name, str(tensor.dtype).removeprefix("torch."))
-        if not is_floating(found):
-            return found
-        if self.dtype is not None:
-            return self.dtype
-        if found == np.float64:
+        """Element type of a torch tensor in the graph. Raises `InvalidInput` for complex and sparse ones."""
+        if str(tensor.layout) != "torch.strided":
             raise InvalidInput(
-                f"{name}: tensors of type float64 are not supported; give dtype='float32' (--dtype float32)"
+                f"{name}: tensors of {tensor.layout} are not supported; call .to_dense() first"
             )
-        return found
+        found = parse_value_dtype(name, str(tensor.dtype).removeprefix("torch."))
+        return found if self.dtype is None or not is_floating(found) else self.dtype
 
     def add_number(self, number: Number, dtype: np.dtype[Any]) -> ValueName:
         """A constant without dimensions. Floating numbers are float64, whatever the type of the model: an eps
@@ -96,12 +95,17 @@ class OperatorCall:
     """Name of the nodes that are made: the path of the module."""
     output: str
     """Name of the value; further ones have a number behind it."""
-    arguments: Mapping[str, Any]
+    arguments: ReadArguments
+    """A handler that leaves one unread has not understood the call, which becomes opaque. Those that equal
+    the schema's default count as read."""
     result: Any
     """Tensor without elements, or several, that the call gives: shapes and types."""
     torch_dtypes: Mapping[str, Any]
     """Type in PyTorch of each tensor among the arguments."""
     values_made: int = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.arguments
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -110,6 +114,10 @@ class OperatorCall:
         """An argument, or `default` where the operator has none of this name or it is None."""
         found = self.arguments.get(name)
         return default if found is None else found
+
+    def skip(self, *names: str) -> None:
+        """Count arguments as read which change no element beyond what the result's shape and type say."""
+        self.arguments.drop(*names)
 
     @property
     def first_result(self) -> Any:
@@ -249,6 +257,11 @@ class OperatorCall:
         return self.emit(
             "reduce", (value,), shape, found, combine=combine, axes=tuple(axes), keepdims=bool(keepdims)
         )
+
+
+def as_tensor(call: OperatorCall, value: ValueName) -> ValueName:
+    """The value; one without dimensions gets one of extent 1."""
+    return call.reshape(value, call.shape(value) or (1,))
 
 
 Handler: TypeAlias = Callable[[OperatorCall], Outputs]

@@ -5,25 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.models.torch_reader.contractions import spread
-from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    OperatorCall,
+    Outputs,
+    ValueName,
+    as_tensor,
+)
 
 
 def read_softmax(call: OperatorCall) -> ValueName:
-    """`softmax`, in the type that is asked for."""
-    x = call.cast(call["self"], call.result_dtype)
-    return call.emit("softmax", (x,), call.result_shape, axis=call.axis(call["dim"], x))
+    """`softmax`, in the type that is asked for; `_safe_softmax` gives 0 for a row of minus infinity alone."""
+    call.skip("dtype", "half_to_float")
+    x = as_tensor(call, call.cast(call["self"], call.result_dtype))
+    own = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
+    made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
+    return call.reshape(made, call.result_shape)
 
 
 def read_log_softmax(call: OperatorCall) -> ValueName:
     """`log_softmax`: x - max - log(sum(exp(x - max)))."""
-    x = call.cast(call["self"], call.result_dtype)
+    call.skip("dtype", "half_to_float")
+    x = as_tensor(call, call.cast(call["self"], call.result_dtype))
     axes = (call.axis(call["dim"], x),)
     shifted = call.apply("sub", x, call.reduce("max", x, axes, True))
     total = call.reduce("sum", call.apply("exp", shifted), axes, True)
-    return call.apply("sub", shifted, call.apply("log", total))
+    return call.reshape(call.apply("sub", shifted, call.apply("log", total)), call.result_shape)
 
 
 def fill_in(call: OperatorCall, value: ValueName | None, number: float, count: int, label: str) -> ValueName:
@@ -38,6 +50,7 @@ def read_batch_norm(call: OperatorCall) -> Outputs:
     x, mean, variance = call["input"], call.get("running_mean"), call.get("running_var")
     if call.get("training", False) or mean is None or variance is None:
         raise NotCoveredError("batch norm by the statistics of the batch; ekc reads stored ones")
+    call.skip("momentum", "cudnn_enabled")
     channels = call.shape(x)[1]
     weight = fill_in(call, call.get("weight"), 1.0, channels, "weight")
     bias = fill_in(call, call.get("bias"), 0.0, channels, "bias")
@@ -56,6 +69,7 @@ def list_affine(call: OperatorCall, x: ValueName, names: tuple[str, ...], shape:
 
 def read_layer_norm(call: OperatorCall) -> Outputs:
     """`layer_norm` and `native_layer_norm`."""
+    call.skip("cudnn_enable")
     shape = tuple(call["normalized_shape"])
     inputs = list_affine(call, call["input"], ("weight", "bias"), shape)
     made = call.emit("layer_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(call["eps"]))
@@ -77,6 +91,7 @@ def read_rms_norm(call: OperatorCall) -> Outputs:
 
 def read_group_norm(call: OperatorCall) -> Outputs:
     """`group_norm` and `native_group_norm`."""
+    call.skip("N", "C", "HxW", "cudnn_enabled")
     x = call["input"]
     groups = call.get("num_groups", call.get("group"))
     inputs = list_affine(call, x, ("weight", "bias"), (call.shape(x)[1],))
@@ -90,6 +105,7 @@ def read_reduction(combine: str) -> Handler:
     def read(call: OperatorCall) -> ValueName:
         x = call["self"]
         if combine in ("sum", "mean", "prod"):
+            call.skip("dtype")
             x = call.cast(x, call.result_dtype)
         axes = call.axes(call.get("dim"), x)
         return call.reduce(combine, x, axes, bool(call.get("keepdim", False)))
@@ -101,7 +117,7 @@ def read_extreme(combine: str, function: str) -> Handler:
     """Reader of `max` and `min`: of all elements, of an axis, or of two tensors. No node gives the index."""
 
     def read(call: OperatorCall) -> Outputs:
-        if "other" in call.arguments:
+        if "other" in call:
             return call.apply(function, call["self"], call["other"])
         if isinstance(call.result, tuple | list):
             axes = (call.axis(call["dim"], call["self"]),) if call.shape(call["self"]) else ()
@@ -134,6 +150,7 @@ def read_variance(call: OperatorCall) -> Outputs:
 
 def read_vector_norm(call: OperatorCall) -> ValueName:
     """`linalg_vector_norm` of order 1 and 2."""
+    call.skip("dtype")
     x, order = call.cast(call["self"], call.result_dtype), call["ord"]
     if order not in (1, 2):
         raise NotCoveredError(f"norm of order {order}; ekc reads 1 and 2")
@@ -146,7 +163,9 @@ def read_logsumexp(call: OperatorCall) -> ValueName:
     """`logsumexp`: max + log(sum(exp(x - max)))."""
     x = call.cast(call["self"], call.result_dtype)
     axes = call.axes(call["dim"], x)
-    top = call.reduce("max", x, axes, True)
+    # A row of minus infinity gives minus infinity: infinity less infinity would be NaN.
+    largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
+    top = call.apply("clamp", call.reduce("max", x, axes, True), minimum=-largest, maximum=largest)
     total = call.reduce("sum", call.apply("exp", call.apply("sub", x, top)), axes, True)
     return call.reshape(call.apply("add", call.apply("log", total), top), call.result_shape)
 
@@ -155,6 +174,7 @@ def read_instance_norm(call: OperatorCall) -> ValueName:
     """`instance_norm` by the statistics of each input: a group norm with a group for each channel."""
     if not call["use_input_stats"]:
         raise NotCoveredError("instance norm with stored mean and variance")
+    call.skip("running_mean", "running_var", "momentum", "cudnn_enabled")
     x = call["input"]
     channels = call.shape(x)[1]
     inputs = list_affine(call, x, ("weight", "bias"), (channels,))
@@ -182,6 +202,7 @@ def read_pool(kind: str) -> Handler:
         rank = int(call.target.partition("pool")[2][0])
         if len(call.shape(x)) == rank + 1:
             x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+        call.skip("ceil_mode")
         kernel = spread(call["kernel_size"], rank)
         window = {
             "kernel": kernel,
@@ -209,6 +230,7 @@ def read_adaptive_pool(kind: str, combine: str) -> Handler:
     """Reader of adaptive pools: a reduction to one element, or a pool where the sizes divide."""
 
     def read(call: OperatorCall) -> Outputs:
+        call.skip("output_size")
         x, result = call["self"], call.result_shape
         rank = int(call.target.partition("pool")[2][0])
         size, output = call.shape(x)[-rank:], result[-rank:]

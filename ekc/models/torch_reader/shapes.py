@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, Outputs, ValueName
+from ekc.models.torch_reader.reading import (
+    Handler,
+    NotCoveredError,
+    OperatorCall,
+    Outputs,
+    ValueName,
+    as_tensor,
+)
 
 
 def read_reshape(call: OperatorCall) -> ValueName:
     """Operators whose result has the same elements in the same order."""
-    if call.target == "aten.view.dtype":
-        raise NotCoveredError("elements read as another type of the same bits")
+    call.skip("size", "shape", "sizes", "dim", "start_dim", "end_dim", "other")
     return call.reshape(call["self"], call.result_shape)
 
 
@@ -54,6 +60,7 @@ def read_movedim(call: OperatorCall) -> ValueName:
 
 def read_expand(call: OperatorCall) -> ValueName:
     """`expand` and `expand_as`."""
+    call.skip("size", "implicit", "other")
     return call.expand(call["self"], call.result_shape)
 
 
@@ -93,6 +100,7 @@ def read_narrow(call: OperatorCall) -> ValueName:
 
 def read_split(call: OperatorCall) -> Outputs:
     """`split`, `split_with_sizes`, `chunk` and `unbind`: a slice for each result."""
+    call.skip("split_size", "split_sizes", "chunks")
     x = call["self"]
     axis = call.axis(call["dim"], x)
     drops = "unbind" in call.target
@@ -139,6 +147,7 @@ def read_repeat_interleave(call: OperatorCall) -> ValueName:
     x, repeats = call["self"], call.get("repeats")
     if not isinstance(repeats, int) or isinstance(repeats, ValueName):
         raise NotCoveredError("repeat_interleave by a tensor: its shape depends on data")
+    call.skip("output_size")
     if call.get("dim") is None:
         x = call.reshape(x, (int(np.prod(call.shape(x))),))
     axis = call.axis(call.get("dim", 0), x)
@@ -196,7 +205,7 @@ def read_scatter(call: OperatorCall) -> ValueName:
     size = call.shape(x)[axis]
     if call.get("step", 1) != 1:
         raise NotCoveredError("a slice with a step that is written to")
-    if "index" in call.arguments:
+    if "index" in call:
         start = int(call["index"]) % size
         stop = start + 1
     else:
@@ -208,14 +217,17 @@ def read_scatter(call: OperatorCall) -> ValueName:
 
 
 def read_embedding(call: OperatorCall) -> ValueName:
-    """`embedding`: rows of the weight."""
+    """`embedding`: rows of the weight. Its other arguments are for gradients."""
+    call.skip("padding_idx", "scale_grad_by_freq", "sparse")
     return call.emit("gather", (call["weight"], call["indices"]), call.result_shape, axis=0)
 
 
 def read_index_select(call: OperatorCall) -> ValueName:
-    """`index_select`."""
-    x = call["self"]
-    return call.emit("gather", (x, call["index"]), call.result_shape, axis=call.axis(call["dim"], x))
+    """`index_select`, of a scalar too: that has one element."""
+    x, index = as_tensor(call, call["self"]), as_tensor(call, call["index"])
+    axis = call.axis(call["dim"], x)
+    shape = (*call.shape(x)[:axis], *call.shape(index), *call.shape(x)[axis + 1 :])
+    return call.reshape(call.emit("gather", (x, index), shape, axis=axis), call.result_shape)
 
 
 def read_index(call: OperatorCall) -> ValueName:
@@ -250,6 +262,7 @@ def read_pad(call: OperatorCall) -> ValueName:
 
 def read_nearest(call: OperatorCall) -> ValueName:
     """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
+    call.skip("output_size")
     x = call.get("self", call.get("input"))
     factors = [1] * len(call.result_shape)
     for axis, scale in zip(range(2, len(factors)), list_scales(call), strict=True):
@@ -283,6 +296,7 @@ def find_nearest_rows(before: int, after: int, scale: float | None) -> np.ndarra
 
 def read_copy(call: OperatorCall) -> ValueName:
     """`copy`: the other tensor in the type and shape of the first."""
+    call.skip("self")
     return call.expand(call.cast(call["src"], call.result_dtype), call.result_shape)
 
 
@@ -314,7 +328,12 @@ VIEWS = frozenset(
     ).split()
 )
 """Operators that name the same elements differently."""
+IDENTITIES = frozenset(
+    ("alias", "detach", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj", "resolve_neg")
+)
+KEEP_ELEMENTS = VIEWS | IDENTITIES
 HANDLERS: Mapping[str, Handler] = {
+    **{name: lambda call: call["self"] for name in IDENTITIES},
     **dict.fromkeys(SAME_ORDER.split(), read_reshape),
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "t"), read_transpose),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), read_expand),

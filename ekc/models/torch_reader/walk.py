@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ekc.errors import InvalidInput
+from ekc.models.opaque import ReadArguments, describe_internal_error
 from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
 from ekc.models.torch_reader.elements import store_dtype
 from ekc.models.torch_reader.names import name_nodes, packet_of
@@ -24,10 +25,10 @@ HANDLERS: Mapping[str, Handler] = {
     **reductions.HANDLERS,
     **shapes.HANDLERS,
 }
-IDENTITIES = frozenset(
-    ("alias", "detach", "dropout", "lift", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj")
+MEMORY_ARGUMENTS = frozenset(
+    ("memory_format", "layout", "device", "pin_memory", "non_blocking", "copy", "implicit")
 )
-"""Operators that give their first tensor, in inference."""
+"""Arguments of many operators that say where elements are stored, and change none."""
 KEPT_WHOLE: Mapping[str, str] = {
     **dict.fromkeys(
         ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
@@ -53,6 +54,9 @@ class Walk:
         self.reading = reading
         self.results: dict[Any, Any] = {}
         self.node_names = name_nodes(exported.graph_module.graph.nodes)
+        specs = exported.graph_signature.input_specs
+        self.tokens = {spec.arg.name for spec in specs if spec.kind.name == "TOKEN"}
+        """Inputs that torch.export adds to keep the order of operators with side effects."""
         self.undecided: dict[Any, None] = {}
         """Operators without a reader, in order, which a decomposition may help."""
 
@@ -67,19 +71,28 @@ class Walk:
             elif node.op == "call_function":
                 self.results[node] = self.read_call(node)
             elif node.op == "output":
-                outputs = [v for v in self.translate(node.args[0]) if isinstance(v, ValueName)]
+                kinds = [spec.kind.name for spec in self.exported.graph_signature.output_specs]
+                found = zip(self.translate(node.args[0]), kinds, strict=True)
+                outputs = [v for v, kind in found if isinstance(v, ValueName) and kind != "TOKEN"]
         return outputs
 
     def read_placeholder(self, node: Any) -> None:
         """A weight, buffer, constant or input."""
         value = self.facts[node]
-        if not isinstance(value, self.torch.Tensor):
+        if node.name in self.tokens or not isinstance(value, self.torch.Tensor):
             self.results[node] = value
             return
         builder, signature = self.reading.builder, self.exported.graph_signature
         sources = signature.inputs_to_parameters | signature.inputs_to_buffers
         sources |= signature.inputs_to_lifted_tensor_constants
         source = sources.get(node.name)
+        if value.dtype == self.torch.float64 and source not in signature.lifted_tensor_constants:
+            self.reading.has_float64 = True
+            if self.reading.dtype is None:
+                raise InvalidInput(
+                    f"{source or node.name}: tensors of type float64 are not supported; give dtype='float32'"
+                    " (--dtype float32)"
+                )
         if source is None:
             dtype = self.reading.find_dtype(node.name, value)
             self.results[node] = ValueName(builder.add_value(node.name, value.shape, dtype))
@@ -126,16 +139,17 @@ class Walk:
             return self.results[node.args[0]][node.args[1]]
         if isinstance(fact, int | float | bool):
             return fact
+        if isinstance(fact, self.torch.SymInt | self.torch.SymFloat | self.torch.SymBool) and node.users:
+            raise InvalidInput(
+                f"{self.node_names[node]} ({node.target}): a number that depends on data; keep it a tensor"
+            )
         packet = packet_of(node.target)
         if fact is None and (packet.startswith("_assert") or "sym_constrain" in packet or not node.users):
             return None
         args, kwargs = self.translate(node.args), self.translate(node.kwargs)
-        if packet in IDENTITIES:
-            whole = ValueName(args[0])
-            return self.complete(node, (whole, None)) if isinstance(fact, tuple | list) else whole
         self.check_result(node, fact)
         known = self.evaluate(node, args, kwargs)
-        if known is not None and packet not in shapes.VIEWS:
+        if known is not None and packet not in shapes.KEEP_ELEMENTS:
             return self.add_known(node, known)
         made = self.complete(node, self.read_operator(node, args, kwargs))
         if known is not None and isinstance(made, ValueName):
@@ -143,8 +157,13 @@ class Walk:
         return made
 
     def check_result(self, node: Any, fact: Any) -> None:
-        """Refuse results whose shape is not known before the model runs."""
+        """Refuse results whose shape is not known before the model runs, and lists among results."""
         for part in fact if isinstance(fact, tuple | list) else [fact]:
+            if isinstance(part, tuple | list):
+                raise InvalidInput(
+                    f"{self.node_names[node]} ({node.target}): a list of tensors among its results; ekc reads"
+                    " operators whose results are tensors"
+                )
             shape = getattr(part, "shape", ())
             if any(not isinstance(e, int) for e in shape):
                 raise InvalidInput(
@@ -176,21 +195,31 @@ class Walk:
         if handler is None:
             self.undecided[node.target] = None
             return self.add_opaque(node, explain(node.target))
+        arguments = ReadArguments(bound or {})
+        arguments.drop(*MEMORY_ARGUMENTS, *list_defaults(node.target._schema, bound or {}))
         call = OperatorCall(
             self.reading,
             str(node.target),
             self.node_names[node],
             node.name,
-            bound or {},
+            arguments,
             fact,
             {self.results[n]: self.facts[n].dtype for n in node.all_input_nodes if is_tensor(self.facts[n])},
         )
         before = len(self.reading.builder.nodes)
         try:
-            return handler(call)
-        except NotCoveredError as reason:
-            self.forget(before)
-            return self.add_opaque(node, str(reason))
+            made = handler(call)
+            reason = arguments.describe_unread("argument")
+        except NotCoveredError as problem:
+            reason = str(problem)
+        except InvalidInput:
+            raise
+        except Exception as problem:
+            reason = describe_internal_error(problem)
+        if reason is None:
+            return made
+        self.forget(before)
+        return self.add_opaque(node, reason)
 
     def forget(self, count: int) -> None:
         """Take back the nodes after the first `count`."""
@@ -254,7 +283,7 @@ class Walk:
         names = list_values((args, kwargs))
         if not all(name in tensors for name in names) or getattr(node.target, "_schema", None) is None:
             return None
-        if self.torch.Tag.nondeterministic_seeded in tags:
+        if self.torch.Tag.nondeterministic_seeded in tags or "empty" in packet_of(node.target):
             return None
         writes = node.target._schema.is_mutable
         device = "meta" if any(tensors[name].is_meta for name in names) else "cpu"
@@ -282,6 +311,19 @@ class Walk:
                 for i, part in enumerate(known)
             )
         return known
+
+
+def list_defaults(schema: Any, bound: Mapping[str, Any]) -> list[str]:
+    """The arguments that equal the schema's defaults."""
+    return [
+        a.name for a in schema.arguments if a.has_default_value() and is_equal(bound[a.name], a.default_value)
+    ]
+
+
+def is_equal(value: Any, default: Any) -> bool:
+    """Whether an argument is the schema's default; a list of one number is that number."""
+    pair = [list(x) if isinstance(x, list | tuple) else [x] for x in (value, default)]
+    return pair[0] == pair[1]
 
 
 def is_tensor(value: Any) -> bool:

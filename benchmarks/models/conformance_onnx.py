@@ -1,0 +1,234 @@
+"""Conformance of the ONNX reader: what becomes of the cases that the package onnx ships: single
+nodes and small models.
+
+    python -m benchmarks.models.conformance_onnx [--page docs/reference/conformance-onnx.md]
+
+A case is right where the graph that ekc read, evaluated by ekc, and its layers give the expected outputs.
+It is read with all its inputs first; where that is not right, with those after the first given as values. The
+bar: no case is wrong, crashes or has an internal error, and at least 1,150 node cases are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.common.script import make_main
+from benchmarks.models.outcomes import FAULTS, VERDICTS, Array, Outcome, count_verdicts, judge
+from ekc.models.onnx_reader.read import read_onnx
+from ekc.tables import format_table
+
+LEAST_RIGHT = {"node": 1150, "shipped": 0}
+"""Group of cases -> how many have to be right."""
+SHIPPED = ("pytorch-converted", "pytorch-operator", "simple")
+"""Folders of whole models. Those of `light` have no expected outputs, those of `real` need a download."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with inputs and the outputs that it has to give."""
+
+    name: str
+    kind: str
+    """ "node", or the folder of a shipped model."""
+    model: onnx.ModelProto
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    rtol: float = 1e-3
+    atol: float = 1e-7
+
+    @property
+    def operator(self) -> str:
+        """The operator of the first node. Of a definition by other operators, the one that is defined: values
+        are called OPERATOR_CASE_expanded_function_NAME."""
+        first = self.model.graph.node[0]
+        name, is_definition, _ = first.output[0].partition("_expanded_function_")
+        return name.partition("_test_")[0] if is_definition else first.op_type
+
+
+def list_node_cases(modules: Sequence[str] = ()) -> list[Case]:
+    """The cases of single operators: those of some modules of `onnx.backend.test.case.node`, or all of them.
+    Making all takes 15 s."""
+    from onnx.backend.test.case import node
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in modules:
+            importlib.import_module(f"{node.__name__}.{module}")
+        found = list(node._NodeTestCases) if modules else node.collect_testcases("")
+    return [
+        Case(case.name, "node", case.model, *map(_list_arrays, (inputs, outputs)), case.rtol, case.atol)
+        for case in found
+        for inputs, outputs in case.data_sets[:1]
+    ]
+
+
+def _list_arrays(values: Sequence[Any]) -> list[Any]:
+    """Tensors of the file format as arrays; the others are arrays, sequences or None."""
+    return [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in values]
+
+
+def list_shipped_cases() -> list[Case]:
+    """The cases whose files are in the package."""
+    data = Path(onnx.__file__).parent / "backend/test/data"
+    found = []
+    for kind in SHIPPED:
+        for folder in sorted(path for path in (data / kind).iterdir() if (path / "model.onnx").exists()):
+            model = onnx.load(str(folder / "model.onnx"))
+            first = sorted(folder.glob("test_data_set_*"))[0]
+            inputs, outputs = (list(_read_values(first, what)) for what in ("input", "output"))
+            found.append(Case(folder.name, kind, model, inputs, outputs))
+    return found
+
+
+def _read_values(folder: Path, what: str) -> Iterator[Any]:
+    for number in range(len(list(folder.glob(f"{what}_*.pb")))):
+        data = (folder / f"{what}_{number}.pb").read_bytes()
+        try:
+            yield numpy_helper.to_array(onnx.TensorProto.FromString(data))
+        except Exception:
+            yield None  # A sequence or an optional value: no tensor.
+
+
+def run_case(case: Case) -> Outcome:
+    """The outcome of a case. All inputs are inputs first; where that is not right, those after the first are
+    given as values. A fault in either way is the outcome."""
+    first = _run_case(case, 1_000)
+    if first.verdict == "right" or first.verdict in FAULTS or len(case.inputs) < 2:
+        return first
+    second = _run_case(case, 1)
+    return second if second.verdict in ("right", *FAULTS) else first
+
+
+def _run_case(case: Case, kept: int) -> Outcome:
+    """The outcome with the inputs after the first `kept` given as values."""
+    names = [value.name for value in case.model.graph.input]
+    arrays = dict(zip(names, case.inputs, strict=False))
+    values = {n: a for n, a in list(arrays.items())[kept:] if isinstance(a, np.ndarray | np.generic)}
+    shapes = {
+        n: a.shape for n, a in arrays.items() if hasattr(a, "shape") and n not in values and 0 not in a.shape
+    }
+
+    def list_inputs(graph: Any) -> list[Array]:
+        return [np.asarray(arrays[name]) for name in graph.inputs]
+
+    return judge(
+        case.name,
+        case.operator,
+        lambda: read_onnx(case.model, shapes=shapes, values=values),
+        list_inputs,
+        case.outputs,
+        rtol=case.rtol,
+        atol=case.atol,
+    )
+
+
+def run_onnx() -> dict[str, list[Outcome]]:
+    """The outcomes of all cases, by "node" and "shipped"."""
+    cases = [*list_node_cases(), *list_shipped_cases()]
+    found: dict[str, list[Outcome]] = {"node": [], "shipped": []}
+    for case in cases:
+        found["node" if case.kind == "node" else "shipped"].append(run_case(case))
+    return found
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the script."""
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation there")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all cases; returns a line for each group, and every case that is not right."""
+    groups = run_onnx()
+    print(f"onnx {onnx.__version__}")
+    lines = [make_line(name, outcomes) for name, outcomes in groups.items()]
+    headers = ("cases", "number", *VERDICTS)
+    rows = [tuple(str(line[key]) for key in headers) for line in lines]
+    print(format_table(headers, rows, label_count=1))
+    for outcome in (o for found in groups.values() for o in found if o.verdict in FAULTS):
+        print(f"{outcome.verdict}: {outcome.name}: {outcome.reason}")
+    if arguments.page:
+        arguments.page.write_text(write_page(groups))
+    left = [vars(o) for found in groups.values() for o in found if o.verdict != "right"]
+    return {"lines": lines, "onnx": onnx.__version__, "not right": left}
+
+
+def make_line(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The figures of a group, with its verdict."""
+    counts = count_verdicts(outcomes)
+    passes = not any(counts[fault] for fault in FAULTS) and counts["right"] >= LEAST_RIGHT[name]
+    return {"cases": name, "number": len(outcomes), **counts, "pass": passes}
+
+
+PAGE_HEAD = """# Conformance of the ONNX reader
+
+The package onnx {version} ships {count} cases: nodes of one operator, and small models. Each was read as
+`ekc.models.from_onnx` does, and its graph and layers were evaluated in NumPy. This page is made by
+`python -m benchmarks.models.conformance_onnx --page FILE`.
+
+{table}
+
+A case counts as right where the outputs are those that onnx expects. Inputs after the first may be
+[values](../how-to/models.md). *Opaque* is a node that ekc has no kind for: it stays with the framework, and
+`Model.uncovered` has the reason. *Refused* is a model that cannot be read, with one line that says
+why. The last three columns are faults of ekc.
+
+## What is left out, by operator
+
+{rows}
+"""
+
+
+def write_page(groups: Mapping[str, Sequence[Outcome]]) -> str:
+    """The page that lists what is opaque or refused, by operator and reason."""
+    headers = ("cases", "number", *VERDICTS)
+    lines = [make_line(name, outcomes) for name, outcomes in groups.items()]
+    table = format_markdown(headers, [[str(line[key]) for key in headers] for line in lines])
+    found: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for outcome in (o for outcomes in groups.values() for o in outcomes if o.verdict != "right"):
+        found[outcome.operator][outcome.verdict, shorten_reason(outcome)] += 1
+    rows = [
+        (operator, str(count), verdict, reason)
+        for operator in sorted(found)
+        for (verdict, reason), count in sorted(found[operator].items())
+    ]
+    return PAGE_HEAD.format(
+        version=onnx.__version__,
+        count=f"{sum(map(len, groups.values())):,}",
+        table=table,
+        rows=format_markdown(("operator", "cases", "", "reason"), rows),
+    )
+
+
+def shorten_reason(outcome: Outcome) -> str:
+    """A reason without the names of the case, its tensors and remedies, so that equal reasons are one row."""
+    text = outcome.reason.removeprefix(f"{outcome.name}: ").removeprefix(f"{outcome.operator}: ")
+    for mark in ("; give for example", "; ekc needs", "; cast to", "; read the model"):
+        text = text.partition(mark)[0]
+    words = [
+        "NAME" if word.strip("',:()").startswith(("_", "test_")) or word.startswith("'") else word
+        for word in text.split()
+    ]
+    return " ".join(words).replace("|", "\\|")
+
+
+def format_markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, add_options)
+
+if __name__ == "__main__":
+    raise SystemExit(main())
