@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ekc.codegen.disassemble import find_nvdisasm
 from ekc.errors import EkcError
 
 BYTES = 16
@@ -78,25 +77,15 @@ class NoDisassembler(EkcError):
     """nvdisasm is not installed."""
 
 
-def find_nvdisasm() -> str:
-    """The program: on the path, or where the package nvidia-cuda-nvdisasm puts it."""
-    found = shutil.which("nvdisasm")
-    if found:
-        return found
-    packaged = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
-    if not packaged:
-        raise NoDisassembler("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
-    return str(packaged[-1])
-
-
 def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     """The instructions of every function of a CUBIN, in order. Raises `NoDisassembler`."""
+    program = find_nvdisasm()
+    if program is None:
+        raise NoDisassembler("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        done = subprocess.run(
-            [find_nvdisasm(), "-json", str(file)], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([program, "-json", str(file)], capture_output=True, text=True, check=True)
     _, functions = json.loads(done.stdout)
     return {
         f["function-name"]: tuple(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 
 import ekc
 from ekc.errors import EkcError, InvalidInput
+from ekc.processes.pool import count_cores
 
 WIDE_TABLE = 220
 """Width in characters of the tables of benchmarks, which are for wide terminals and files."""
@@ -63,7 +63,7 @@ def make_main(
 def describe_versions() -> str:
     """Versions of ekc, Python and NumPy, and the number of cores."""
     versions = f"ekc {ekc.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
-    return f"{versions}, {os.cpu_count()} cores"
+    return f"{versions}, {count_cores()} cores"
 
 
 def judge_lines(lines: Iterable[Mapping[str, Any]]) -> bool | None:

@@ -13,7 +13,6 @@ the figures describe an estimate that the search corrects by what it measures.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
 from ekc.ir.analysis import registers
 from ekc.ir.lowering.lower import derive_launches
+from ekc.processes.pool import count_cores
 from ekc.search.data.defaults import SPILLS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
@@ -71,7 +71,7 @@ def count_registers(schedule: ekc.Schedule) -> tuple[float, float, float]:
 def measure_operator(name: str, op: ekc.Operator, draws: int, seed: int) -> dict[str, Any]:
     """The row of one operator."""
     schedules = breed_schedules(Space(op, devices.open(TARGET).limits), seed, draws)
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
+    with ThreadPoolExecutor(count_cores()) as workers:
         expected, allocated, stack = np.array(list(workers.map(count_registers, schedules))).T
     spilled = stack > SPILLS.stack_bytes
     off = np.log(expected / allocated)[~spilled]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from ekc.devices.device import Device
 from ekc.errors import DeviceError
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.pool import count_cores
 from ekc.runtime.verify import verify, verify_if_executable
 from ekc.version import __version__
 
@@ -41,7 +41,7 @@ class Kit:
     dry: bool
     seed: int
     set_clocks: bool
-    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(os.cpu_count() or 1))
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(count_cores()))
 
     @classmethod
     def open(cls, target: str, out: Path, dry: bool, seed: int, set_clocks: bool) -> Kit:
@@ -85,7 +85,7 @@ class Kit:
     ) -> Iterator[tuple[Schedule, Callable[[], CompiledKernel]]]:
         """Schedules in order, each with its kernel, compiled a few ahead in the background."""
         waiting: list[tuple[Schedule, Future[CompiledKernel]]] = []
-        ahead = AHEAD * (os.cpu_count() or 1)
+        ahead = AHEAD * count_cores()
         for schedule in schedules:
             waiting.append((schedule, self.workers.submit(self.compile_kernel, schedule)))
             if len(waiting) > ahead:
@@ -143,6 +143,6 @@ def describe_machine() -> dict[str, Any]:
         "ekc": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{platform.machine()}, {count_cores()} cores",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -10,7 +10,6 @@ sums should gain. The last operator has something to lose. Bar: none is slower w
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import ekc
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
 from ekc import devices
 from ekc.devices.simulated import specs
+from ekc.processes.pool import count_cores
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
@@ -50,7 +50,7 @@ def tune_among(
     """Tune an operator among some structures."""
     device = devices.open(arguments.target)
     wish = TuneOptions(arguments.trials, "latency", 0.05, False, arguments.seed, None)
-    with RecordStore(None) as store, ThreadPoolExecutor(os.cpu_count()) as workers:
+    with RecordStore(None) as store, ThreadPoolExecutor(count_cores()) as workers:
         space = Space(op, device.limits, chosen)
         return TuningRun(space, Measurer(device, store), workers, wish).run(())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.pool import count_cores
 from ekc.search.database.database import RecordStore
 
 DRAM = power.DRAM
@@ -95,7 +95,7 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
     assert spec is not None
     measured = list(_read_kernels(folder).values())
     jobs = [(spec.name, one) for one in measured]
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count_cores(), multiprocessing.get_context("spawn")) as pool:
         return str(folder.measured["device"]), spec, list(pool.map(_simulate, jobs, chunksize=4))
 
 

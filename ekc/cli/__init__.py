@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from ekc.cli.main import main
+import sys
+
+try:
+    from ekc.cli.main import main
+except KeyboardInterrupt:
+    # Ctrl-C while modules are imported, before `main` can tell.
+    sys.stderr.write("ekc: interrupted\n")
+    sys.exit(130)
 
 __all__ = ["main"]

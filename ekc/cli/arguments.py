@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
@@ -111,11 +110,30 @@ class OperatorRequest:
                 f"{self.kind}: takes one shape, got {' '.join(self.extents)}; did you mean {shape}? "
                 f"All else goes by name"
             )
-        named = itertools.zip_longest(takes, self.extents)
-        extents = [
-            _parse_shape(e) if name == "shape" else _parse_number(e) for name, e in named if e is not None
-        ]
-        return build_operator(self.kind, self.options, *extents)
+        if takes[0] == "shape":
+            if not self.extents:
+                raise InvalidInput(f"{self.kind}: shape missing; write {self.kind} 128x64")
+            return build_operator(self.kind, self.options, *map(_parse_shape, self.extents))
+        self._check_extents(self.kind)
+        return build_operator(self.kind, self.options, *map(_parse_number, self.extents))
+
+    def _check_extents(self, kind: str) -> None:
+        """Raise `InvalidInput` for extents that are no whole numbers, too many or too few. The message has
+        the form of the command line."""
+        parameters = inspect.signature(find_factory(kind)).parameters.values()
+        needed = {p.name: p.kind is p.KEYWORD_ONLY for p in parameters if p.default is p.empty}
+        places = [name for name, is_option in needed.items() if not is_option]
+        flags = {name: f"--{name.replace('_', '-')}" for name, is_option in needed.items() if is_option}
+        form = " ".join([kind, *map(str.upper, places), *(f"{flag} NUMBER" for flag in flags.values())])
+        for text in self.extents:
+            if isinstance(_parse_number(text), str | tuple):
+                numbers = re.findall(r"\d+", " ".join(self.extents))
+                near = f"; did you mean {kind} {' '.join(numbers)}?" if len(numbers) == len(places) else ""
+                raise InvalidInput(f"{kind}: {text!r} is not a whole number; write {form}{near}")
+        missing = [n for n in needed if n not in (*places[: len(self.extents)], *self.options)]
+        if missing:
+            names = ", ".join(flags.get(name, name) for name in missing)
+            raise InvalidInput(f"{kind}: {names} missing; write {form}")
 
 
 VALUE_PREFIX = "value:"
@@ -129,7 +147,7 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(**values: Any) -> Any:
         options = {name: values.pop(name) for name in (*_OPTION_HELP, *_FLAG_HELP)}
         named = {name: v for name, v in options.items() if v is not None}
-        given = {name: _parse_number(v) if isinstance(v, str) else v for name, v in named.items()}
+        given = {name: _parse_option(name, v) if isinstance(v, str) else v for name, v in named.items()}
         given |= _parse_epilogue(values.pop("epilogue"), values.pop("inputs"))
         request = OperatorRequest(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
@@ -202,6 +220,16 @@ def _parse_number(text: str) -> object:
     return text
 
 
+def _parse_option(name: str, text: str) -> object:
+    """Parse the value of an option. Raises `InvalidInput` for numbers with commas between them."""
+    if re.fullmatch(r"\W*\d+(\s*,\s*\d+)+\W*", text):
+        near = "x".join(re.findall(r"\d+", text))
+        raise InvalidInput(
+            f"--{name.replace('_', '-')}: {text!r} is not written as 3x5; did you mean {near}?"
+        )
+    return _parse_number(text)
+
+
 def _parse_pair(text: str) -> int | tuple[int, ...]:
     """Parse 1:2 as (1, 2) and 3 as 3."""
     numbers = tuple(map(int, text.split(":")))
@@ -211,7 +239,10 @@ def _parse_pair(text: str) -> int | tuple[int, ...]:
 def _parse_shape(text: str) -> tuple[int, ...]:
     """Parse 128x64 as (128, 64)."""
     if not _SHAPE_PATTERN.match(text):
-        raise InvalidInput(f"shape: {text!r} is not written as 128x64")
+        near = "x".join(re.findall(r"\d+", text))
+        raise InvalidInput(
+            f"shape: {text!r} is not written as 128x64{f'; did you mean {near}?' if near else ''}"
+        )
     return tuple(int(extent) for extent in text.split("x"))
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ekc.cli.output import log
+
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.ir.operator import Operator
@@ -60,7 +62,9 @@ class TuneArguments:
         from ekc.search.database.database import RecordStore
 
         parse_objective(self.objective)
-        devices.open(self.target)
+        device = devices.open(self.target)
+        if self.target == "auto" and device.simulated and not self.quiet:
+            log(f"ekc: no GPU found: this run simulates the {device.name}; --target names another device")
         RecordStore(self.records).close()
         if self.warm_start is not None:
             RecordStore(self.warm_start, create=False).close()

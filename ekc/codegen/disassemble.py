@@ -12,9 +12,9 @@ from ekc.errors import ToolchainError
 
 
 def find_nvdisasm() -> str | None:
-    """Find nvdisasm: on the path, or where the package nvidia-cuda-nvdisasm puts it."""
+    """Find nvdisasm: where the package nvidia-cuda-nvdisasm puts it, otherwise on the path."""
     packaged = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
-    return shutil.which("nvdisasm") or (str(packaged[-1]) if packaged else None)
+    return str(packaged[-1]) if packaged else shutil.which("nvdisasm")
 
 
 def disassemble(cubin: bytes) -> str:

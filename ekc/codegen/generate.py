@@ -25,7 +25,7 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.version import __version__
 
-GENERATOR = 6
+GENERATOR = 7
 """Number of the generator. Raise it whenever the text of some schedule changes: measurements of another text
 are not used (`ekc.search.database.conditions`)."""
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from ekc.argument_checks import check_mapping, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
 from ekc.ir.dtypes import DType, choose_accumulator_and_result, parse_dtype
-from ekc.ir.graph import OperatorGraph
-from ekc.ir.validate import check_identifier, check_int, list_required_parameters, to_tuple
-
-Graph = TypeVar("Graph", bound=OperatorGraph)
+from ekc.ir.graph import Graph, rename_hidden_parts
+from ekc.ir.validate import check_identifier, check_int, check_shape_value, list_required_parameters, to_tuple
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ def append_compute(
     out_dtype: str | None,
 ) -> Graph:
     """`op` and one more compute; see `Operator.then`."""
+    op = rename_hidden_parts(op, {output, *check_mapping("inputs", inputs, 'inputs={"B": (64,)}')})
     element = parse_dtype((*op.inputs, *op.outputs)[0].dtype.default_result if dtype is None else dtype)
-    check_mapping("inputs", inputs, 'inputs={"B": (64,)}')
     extra = tuple(TensorSpec(n, check_shape(n, s), element) for n, s in inputs.items())
     names = [*op.tensors, *(t.name for t in extra)]
     last = make_compute(output, body, axes, reduce, names, combine, element, acc_dtype, out_dtype)
@@ -108,7 +106,7 @@ def append_compute(
 def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape as given from outside: extents from 1 to 2**40."""
     check_identifier("tensor", name)
-    extents = to_tuple(shape)
+    extents = to_tuple(check_shape_value(name, shape))
     if extents is None:
         fix = f"try ({_suggest_extent(shape)},)"
         raise InvalidInput(f"shape of {name}: {format_value(shape)} is not a tuple of extents; {fix}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +106,13 @@ DTYPE_NAMES = tuple(_DTYPES)
 """Every element type."""
 
 
-_C_SYNONYMS = {"half": ["float16"], "float": ["float32"], "double": ["float32"], "char": ["int8"]}
-"""Names of types in C that are spelled far from ours, and the nearest names here."""
+_SYNONYMS = {
+    **{"half": "float16", "float": "float32", "single": "float32", "double": "float32"},
+    **{"char": "int8", "byte": "int8", "bool": "int8", "short": "int32", "int": "int32", "long": "int32"},
+}
+"""Names of types in C and NumPy that are spelled far from ours, and the nearest types here."""
+_BITS_PATTERN = re.compile(r"\b(bf|f|u|i)[a-z]*(4|8|16|32|64|128)(?!\d)")
+"""A kind of number and its bits, as in fp16, float64, uint8."""
 
 
 def parse_dtype(name: str | DType) -> DType:
@@ -116,10 +122,25 @@ def parse_dtype(name: str | DType) -> DType:
     if isinstance(name, str) and name in _DTYPES:
         return _DTYPES[name]
     word = name if isinstance(name, str) else format_value(name)
-    near = _C_SYNONYMS.get(word) or difflib.get_close_matches(word, _DTYPES, n=1, cutoff=0.3) or ["float32"]
     raise InvalidInput(
-        f"dtype: no {format_value(name)}; types are {', '.join(_DTYPES)}; nearest is {near[0]!r}"
+        f"dtype: no {format_value(name)}; types are {', '.join(_DTYPES)}; nearest is {_suggest_dtype(word)!r}"
     )
+
+
+def _suggest_dtype(word: str) -> str:
+    """The type of the same kind and the nearest width: float32 for float64, int8 for uint8. Otherwise the one
+    with the nearest spelling."""
+    if word.lower() in _SYNONYMS:
+        return _SYNONYMS[word.lower()]
+    found = _BITS_PATTERN.search(word.lower())
+    if found is None:
+        return [*difflib.get_close_matches(word, _DTYPES, n=1, cutoff=0.3), "float32"][0]
+    kind, bits = found[1], int(found[2])
+    if kind == "bf":
+        return "bfloat16"
+    if kind == "f":
+        return "float16" if bits <= 16 else "float32"
+    return "int8" if bits <= 8 else "int32"
 
 
 def choose_accumulator_and_result(

@@ -21,10 +21,17 @@ from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, Axis, Compute, TensorSpec
-from ekc.ir.compute_builder import Graph
 from ekc.ir.dtypes import FLOAT32, DType, parse_dtype
-from ekc.ir.graph import OperatorGraph
-from ekc.ir.validate import check_depth, check_identifier, check_int, list_required_parameters, to_tuple
+from ekc.ir.graph import Graph, OperatorGraph, rename_hidden_parts
+from ekc.ir.validate import (
+    MAX_EXPR_DEPTH,
+    check_identifier,
+    check_int,
+    check_shape_value,
+    check_size,
+    list_required_parameters,
+    to_tuple,
+)
 
 _OUTPUT_SUFFIX = re.compile(r"_out\d*\Z")
 
@@ -40,6 +47,7 @@ def append_epilogue(
         raise InvalidInput(
             f"epilogue: out_dtype={format_value(out_dtype)} is no type; call an input out_dtype_ instead"
         )
+    op = rename_hidden_parts(op, shapes)
     result, last = op.outputs[0], op.computes[-1]
     taken = {*op.tensors, *(a.name for c in op.computes for a in c.axes), *shapes}
     axes = tuple(Axis(_make_output_name(a.name, taken), a.extent) for a in last.spatial_axes)
@@ -68,10 +76,11 @@ def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -
     check_identifier("tensor", name)
     if name in op.tensors:
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
-    given = to_tuple(shape)
+    given = to_tuple(check_shape_value(name, shape))
     if not given:
+        near = shape if type(shape) is int and shape > 0 else 1
         raise InvalidInput(
-            f"epilogue: shape of {name}: {format_value(shape)} is not a tuple of extents; try (1,)"
+            f"epilogue: shape of {name}: {format_value(shape)} is not a tuple of extents; try ({near},)"
         )
     extents = tuple(check_int(f"extent of {name}", e, MAX_ELEMENTS) for e in given)
     last = result.shape[max(0, len(result.shape) - len(extents)) :]
@@ -110,7 +119,7 @@ def _trace_body(
     if isinstance(value, ex.Condition):
         value = ex.as_expr(value)
     if isinstance(value, ex.Expr):
-        check_depth(result.name, value, ex.children)
+        check_size(result.name, value, ex.children)
     if not isinstance(value, ex.Expr) or own not in ex.find_loads(value):
         raise InvalidInput(
             f"epilogue: the body gives {value}, which has no element of {result.name}; use {first!r}"
@@ -128,6 +137,8 @@ EPILOGUE_FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
 """The functions that a text may call."""
 _ARGUMENT_COUNTS = {"maximum": 2, "minimum": 2, "equal": 2, "less": 2, "where": 3}
 """Number of arguments of functions that take more than one."""
+_MAX_TEXT_CHARS = 20_000
+"""Characters of a text that is read."""
 _MAX_MESSAGE_CHARS = 60
 """Characters of a text that a message shows."""
 _BINARY_OPERATORS: dict[type[ast.AST], Callable[[ex.Operand, ex.Operand], ex.Operand]] = {
@@ -145,13 +156,26 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
     The one name that is no input is the result's element. Raises `InvalidInput` for what is no arithmetic
     expression of numbers, names and `EPILOGUE_FUNCTIONS`.
     """
+    if len(text) > _MAX_TEXT_CHARS:
+        raise InvalidInput(
+            f"epilogue: a text of {len(text)} characters, at most {_MAX_TEXT_CHARS}; write several epilogues"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {_quote_text(text)} is no expression ({problem.args[0]})") from problem
+    except (RecursionError, MemoryError) as problem:
+        # Errors of the parser of Python for operations too deep inside one another.
+        raise InvalidInput(
+            f"epilogue: {_quote_text(text)} goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
+            "write it in several epilogues"
+        ) from problem
     for name in inputs:
         if not name.isidentifier() or keyword.iskeyword(name):
             raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Attribute):
+            raise _refuse_part(ast.unparse(part))
     own = [name for name in dict.fromkeys(_list_element_names(tree)) if name not in inputs]
     if own and own[0] in EPILOGUE_FUNCTIONS:
         # Else "relu" alone would be a name for the result, and leave it as it is.
@@ -161,19 +185,31 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
         found = f"it names {' and '.join(own)}" if own else "it names none"
         raise InvalidInput(
             f"epilogue: {_quote_text(text)} must name the result once, by a name that is no input; {found}; "
-            f"the inputs are {', '.join(inputs) or 'none'}"
+            f"the inputs are {', '.join(inputs) or 'none'}; {_suggest_names(own)}"
         )
 
     def body(*elements: ex.Expr, **more: ex.Expr) -> ex.Operand:
         try:
             return _check_number(_parse_value(tree, dict(zip(own, elements, strict=True)) | more, text))
         except RecursionError as problem:
-            raise InvalidInput(f"epilogue: a text that goes too far ({problem})") from problem
+            raise InvalidInput(
+                f"epilogue: {_quote_text(text)} goes deeper than {MAX_EXPR_DEPTH} operations inside one "
+                "another; write it in several epilogues"
+            ) from problem
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind) for name in (*own, *inputs)]
     body.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return body
+
+
+def _suggest_names(own: list[str]) -> str:
+    """The remedy where a text names these instead of the result alone."""
+    if not own:
+        return "call the result c, as in relu(c)"
+    options = " ".join(f"--input {name}=SHAPE" for name in own[1:])
+    entries = ", ".join(f"{name} = [...]" for name in own[1:])
+    return f"if {own[0]} is the result, add {options}, in a layer file inputs = {{ {entries} }}"
 
 
 def _list_element_names(tree: ast.expr) -> list[str]:
@@ -214,8 +250,13 @@ def _parse_value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> 
             if isinstance(called, ex.Condition) or any(isinstance(v, ex.Expr | ex.Condition) for v in values):
                 return called
             return _evaluate_constant(called, shown)
-    raise InvalidInput(
-        f"epilogue: {_quote_text(shown)} cannot be used; write + - * /, numbers, names and "
+    raise _refuse_part(shown)
+
+
+def _refuse_part(text: str) -> InvalidInput:
+    """The error for a part of a text that no epilogue has."""
+    return InvalidInput(
+        f"epilogue: {_quote_text(text)} cannot be used; write + - * /, numbers, names and "
         f"{', '.join(sorted(EPILOGUE_FUNCTIONS))}"
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,14 @@ from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import read_array
 from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec, ValueRange, check_element_types
 from ekc.ir.dtypes import BFLOAT16
-from ekc.ir.validate import check_depth, check_identifier, check_int
+from ekc.ir.validate import (
+    check_identifier,
+    check_int,
+    check_kernel_name,
+    check_shape_value,
+    check_size,
+    make_unique_name,
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class OperatorGraph:
 
 def _validate_operator(op: OperatorGraph) -> None:
     """Refuse names that CUDA text cannot have, and graphs whose parts do not fit each other."""
-    check_identifier("operator", op.name)
+    check_kernel_name("operator", op.name)
     if not isinstance(op.inputs, tuple) or not all(isinstance(t, TensorSpec) for t in op.inputs):
         raise InvalidInput(f"inputs: {format_value(op.inputs)} is no tuple of tensors; ekc.compute makes one")
     are_computes = isinstance(op.computes, tuple) and all(isinstance(c, Compute) for c in op.computes)
@@ -115,7 +122,7 @@ def _validate_operator(op: OperatorGraph) -> None:
     declared: dict[str, TensorSpec] = {}
     for spec in op.inputs:
         _declare_tensor(declared, spec)
-    axes: set[str] = set()
+    axes: dict[str, str] = {}
     ranges: dict[str, ValueRange] = {}
     for compute in op.computes:
         for axis in compute.axes:
@@ -123,11 +130,12 @@ def _validate_operator(op: OperatorGraph) -> None:
             check_int(f"extent of axis {axis.name}", axis.extent, MAX_ELEMENTS)
             if axis.name in axes:
                 raise InvalidInput(
-                    f"axis: {axis.name!r} is used twice in {op.name}; give each compute its own names"
+                    f"axis: {axis.name!r} of {compute.output.name} is an axis of {axes[axis.name]} already; "
+                    f"try {axis.name + '2'!r}"
                 )
-            axes.add(axis.name)
+            axes[axis.name] = compute.output.name
         check_choice("combine", compute.combine, COMBINERS)
-        check_depth(compute.output.name, compute.body, ex.children)
+        check_size(compute.output.name, compute.body, ex.children)
         _check_body(op, compute, declared)
         check_element_types(compute, declared, ranges)
         _declare_tensor(declared, compute.output)
@@ -136,7 +144,7 @@ def _validate_operator(op: OperatorGraph) -> None:
             raise InvalidInput(
                 f"{op.name}: {compute.output} is not indexed by its spatial axes {shape}, reductions last"
             )
-    for name in sorted(axes & set(declared)):
+    for name in sorted(axes.keys() & declared):
         raise InvalidInput(f"axis: {name!r} is the name of a tensor too; try {name.lower() + '_'!r}")
 
 
@@ -146,7 +154,7 @@ def _declare_tensor(declared: dict[str, TensorSpec], spec: TensorSpec) -> None:
         raise InvalidInput(f"tensor: {spec.name!r} is declared twice")
     if not spec.shape:
         raise InvalidInput(f"shape of {spec.name}: () has no dimensions; try (1,)")
-    for extent in spec.shape:
+    for extent in check_shape_value(spec.name, spec.shape):
         check_int(f"extent of {spec.name}", extent, MAX_ELEMENTS)
     if spec.elements > MAX_ELEMENTS:
         raise InvalidInput(f"tensor: {spec.name} has {spec.elements} elements, at most 2**40")
@@ -172,6 +180,34 @@ def _check_body(op: OperatorGraph, compute: Compute, declared: dict[str, TensorS
                 raise InvalidInput(f"{op.name}: index of {load.tensor}: {problem}") from None
     for name in sorted(ex.find_variables(compute.body) - names):
         raise InvalidInput(f"{op.name}: {name!r} in the body of {compute.output.name} is not one of its axes")
+
+
+Graph = TypeVar("Graph", bound=OperatorGraph)
+
+
+def rename_hidden_parts(op: Graph, names: Iterable[str]) -> Graph:
+    """The operator with an underscore added to axes and intermediate results that have one of these names.
+    Tensors of these names can then be added to an operator whose axes their author did not write: for
+    `{"k"}` a product is summed over `k_`."""
+    axes = {a.name for c in op.computes for a in c.axes}
+    clashing = (axes | {c.output.name for c in op.computes[:-1]}) & set(names)
+    taken = {*op.tensors, *axes, *names}
+    new = {name: make_unique_name(name, taken) for name in sorted(clashing)}
+    variables = {name: ex.Var(new[name]) for name in clashing & axes}
+
+    def rename_load(load: ex.Load) -> ex.Load:
+        return ex.Load(new.get(load.tensor, load.tensor), load.index)
+
+    computes = (
+        replace(
+            c,
+            output=replace(c.output, name=new.get(c.output.name, c.output.name)),
+            axes=tuple(replace(a, name=new.get(a.name, a.name)) for a in c.axes),
+            body=ex.replace_loads(ex.substitute(c.body, variables), rename_load),
+        )
+        for c in op.computes
+    )
+    return replace(op, computes=tuple(computes)) if new else op
 
 
 def expr_to_json(e: ex.Expr) -> Any:

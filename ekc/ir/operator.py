@@ -18,7 +18,7 @@ from ekc.ir.epilogue import append_epilogue
 from ekc.ir.functions import NUMPY_FUNCTIONS
 from ekc.ir.graph import OperatorGraph
 from ekc.ir.reference import evaluate_reference
-from ekc.ir.validate import check_depth
+from ekc.ir.validate import check_size
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,7 +114,7 @@ def operator_from_json(data: Any) -> Operator:
             Compute(
                 _tensor_from_json(c["output"]),
                 tuple(Axis(name, extent, bool(reduction)) for name, extent, reduction in c["axes"]),
-                expr_from_json(check_depth(str(data["name"]), c["body"], _list_parts)),
+                expr_from_json(check_size(str(data["name"]), c["body"], _list_parts)),
                 c["combine"],
                 parse_dtype(c["acc_dtype"]),
             )

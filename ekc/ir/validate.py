@@ -45,11 +45,36 @@ def check_identifier(label: str, name: Any) -> str:
     return name
 
 
+_SPECIAL_NAME = "cutlass"
+"""Part of a kernel's name for which ptxas chooses other machine code: 55 registers become 64."""
+
+
+def check_kernel_name(label: str, name: Any) -> str:
+    """An identifier that becomes a part of the name of a kernel; see `check_name_part`."""
+    return check_name_part(label, check_identifier(label, name))
+
+
+def check_name_part(label: str, name: str) -> str:
+    """A text that becomes a part of the name of a kernel. One with "cutlass" in it is refused: ptxas chooses
+    other machine code for such kernels, so that figures of one name would not hold for another."""
+    if _SPECIAL_NAME in name:
+        raise InvalidInput(
+            f"{label}: ptxas compiles a kernel with {_SPECIAL_NAME!r} in its name differently, and "
+            f"{format_value(name)} contains it; try {replace_special_name(name)!r}"
+        )
+    return name
+
+
+def replace_special_name(name: str) -> str:
+    """The name without the part that ptxas treats specially: `cutlass_mm` -> `cut_lass_mm`."""
+    return name.replace(_SPECIAL_NAME, "cut_lass")
+
+
 def _suggest_identifier(name: str) -> str:
     """A legal name that looks like this one: accents are dropped, other characters become underscores."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     near = re.sub(r"[^A-Za-z0-9_]", "_", plain).lstrip("0123456789_")[:MAX_VALUE_CHARS] or "a"
-    return near + "_" * (near in _RESERVED_WORDS or keyword.iskeyword(near))
+    return replace_special_name(near + "_" * (near in _RESERVED_WORDS or keyword.iskeyword(near)))
 
 
 def _round_to_int(value: Any, default: int) -> int:
@@ -87,6 +112,20 @@ def to_tuple(value: Any) -> tuple[Any, ...] | None:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
 
 
+MAX_DIMENSIONS = 64
+"""Most dimensions of a tensor, as in NumPy."""
+
+
+def check_shape_value(name: str, shape: Any) -> Any:
+    """The value; `InvalidInput` for an array of numbers in place of its shape, and for a shape of more than
+    `MAX_DIMENSIONS` extents."""
+    if isinstance(shape, np.ndarray) and not (shape.ndim == 1 and shape.dtype.kind in "iu"):
+        raise InvalidInput(f"shape of {name}: this is an array; give its shape {shape.shape}")
+    if hasattr(shape, "__len__") and len(shape) > MAX_DIMENSIONS:
+        raise InvalidInput(f"shape of {name}: {len(shape)} dimensions, at most {MAX_DIMENSIONS}; join some")
+    return shape
+
+
 def list_required_parameters(body: Callable[..., Any], inputs: Collection[str]) -> list[str] | None:
     """The parameters that a body needs: those without a default, and those named in `inputs`. None for an
     object that is no function, and for built-in functions without a signature."""
@@ -107,17 +146,31 @@ def make_unique_name(name: str, taken: set[str]) -> str:
 
 MAX_EXPR_DEPTH = 200
 """Most levels of operations inside operations; Python ends a recursion at some 1000 calls."""
+MAX_EXPR_NODES = 5000
+"""Most operations, numbers and reads of an expression that is written out as a tree."""
 T = TypeVar("T")
 
 
-def check_depth(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
-    """The root of a tree; `InvalidInput` where it is deeper than `MAX_EXPR_DEPTH`."""
-    level = [root]
+def check_size(label: str, root: T, children: Callable[[T], Iterable[T]]) -> T:
+    """The root of a tree; `InvalidInput` where it is deeper than `MAX_EXPR_DEPTH`, or has more nodes than
+    `MAX_EXPR_NODES`. A node that is used in several places counts in each."""
+    level = [(root, 1)]
+    count = 0
     for _ in range(MAX_EXPR_DEPTH):
-        level = list({id(x): x for node in level for x in children(node)}.values())
-        if not level:
+        uses: dict[int, tuple[T, int]] = {}
+        for node, times in level:
+            for x in children(node):
+                uses[id(x)] = (x, times + uses.get(id(x), (x, 0))[1])
+        count += sum(times for _, times in level)
+        if count > MAX_EXPR_NODES:
+            raise InvalidInput(
+                f"body of {label}: more than {MAX_EXPR_NODES} operations, numbers and reads; use a reduction "
+                "axis, or several computes"
+            )
+        if not uses:
             return root
+        level = list(uses.values())
     raise InvalidInput(
         f"body of {label}: goes deeper than {MAX_EXPR_DEPTH} operations inside one another; "
-        "use a reduction axis"
+        "use a reduction axis, or several computes"
     )

@@ -29,6 +29,7 @@ from pathlib import Path
 from ekc.argument_checks import check_path
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
+from ekc.ir.validate import check_name_part
 from ekc.models.model import LayerUse, Model, ModelLayer
 from ekc.models.operator_arguments import OPERATOR_KINDS, build_operator
 
@@ -124,7 +125,7 @@ def _parse_layer(table: dict[str, object], place: str) -> Layer:
                 f"{place}: {_describe_unknown_key(key, [*_LAYER_KEYS, *sorted(OPERATOR_ARGUMENTS)])}"
             )
     name, kind = _parse_text(table, "name", place), _parse_text(table, "operator", place)
-    place = f"{place} ({name})"
+    place = f"{place} ({check_name_part(f'{place}: name', name)})"
     if kind not in FILE_KINDS:
         near = difflib.get_close_matches(kind, sorted(FILE_KINDS), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"operators are {', '.join(sorted(FILE_KINDS))}"

@@ -20,6 +20,13 @@ OPERATOR_KINDS = (
     *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *("reduce", "softmax", "layer_norm", "rms_norm"),
 )
+_KIND_SYNONYMS = {
+    **dict.fromkeys(("gemm", "mm", "dot", "linear", "dense"), "matmul"),
+    **{"bmm": "batch_matmul", "gemv": "matvec", "mv": "matvec"},
+    **{"conv": "conv2d", "convolution": "conv2d", "layernorm": "layer_norm", "rmsnorm": "rms_norm"},
+    **dict.fromkeys(("sum", "mean", "max", "min", "argmax"), "reduce"),
+}
+"""Names of operators in other libraries, and the kind here."""
 EPILOGUE_OPTIONS = ("epilogue", "inputs")
 """Options of every kind of operator: the epilogue, and the shapes of its further inputs."""
 
@@ -34,7 +41,7 @@ def build_operator(kind: str, options: Mapping[str, object], *extents: object) -
     if "epilogue" not in options:
         if "inputs" in options:
             raise InvalidInput(
-                f"{kind}: inputs are those of an epilogue; write epilogue = 'relu(c + bias)' too"
+                f"{kind}: inputs are those of an epilogue; add an epilogue, such as 'relu(c + bias)'"
             )
         return made
     from ekc.ir.epilogue import parse_epilogue
@@ -52,7 +59,8 @@ def find_factory(kind: str) -> Callable[..., Operator]:
     from ekc.ir import operators
 
     if kind not in OPERATOR_KINDS:
-        near = difflib.get_close_matches(kind, OPERATOR_KINDS, n=1)
+        known = _KIND_SYNONYMS.get(kind.lower())
+        near = [known] if known else difflib.get_close_matches(kind, OPERATOR_KINDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise InvalidInput(f"no operator {kind!r}; operators are {', '.join(OPERATOR_KINDS)}{hint}")
     make: Callable[..., Operator] = getattr(operators, kind)

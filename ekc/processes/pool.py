@@ -7,12 +7,14 @@ it, and it ends with its parent, however that ends.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ekc.errors import DeviceError
@@ -22,9 +24,40 @@ from ekc.processes.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJ
 T = TypeVar("T")
 
 
-def count_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def count_cores(root: Path = Path("/")) -> int:
+    """CPU cores that this process may use, at least 1: those of its affinity, and no more than the quota of
+    its control group and of the groups above it, rounded up. The files of the kernel are below `root`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min([cores, *_read_cpu_quotas(root)])))
+
+
+def _read_cpu_quotas(root: Path) -> Iterator[float]:
+    """Cores of each quota: `cpu.max` of version 2 of control groups, `cpu.cfs_quota_us` of version 1."""
+    mounted = root / "sys/fs/cgroup"
+    for line in _read_words(root / "proc/self/cgroup", "\n"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        tops = [mounted / name for name in (controllers, "cpu")] if controllers else [mounted]
+        # In a container the path may be that outside: the group itself is then at the top.
+        for top in tops:
+            for folder in (top / path.lstrip("/"), *(top / path.lstrip("/")).parents):
+                if not folder.is_relative_to(top):
+                    break
+                words = _read_words(folder / "cpu.max") or [
+                    *_read_words(folder / "cpu.cfs_quota_us"),
+                    *_read_words(folder / "cpu.cfs_period_us"),
+                ]
+                if len(words) == 2 and all(w.isdigit() and int(w) for w in words):
+                    yield int(words[0]) / int(words[1])
+
+
+def _read_words(file: Path, separator: str | None = None) -> list[str]:
+    """The words of a small file; none where it cannot be read."""
+    try:
+        return [word for word in file.read_text().split(separator) if word]
+    except (OSError, ValueError):
+        return []
 
 
 def make_job_worker(name: str, index: int = 0) -> RemoteWorker:

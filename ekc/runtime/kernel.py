@@ -24,7 +24,7 @@ from ekc.host_memory import format_bytes
 from ekc.ir.arrays import convert_like, is_torch_tensor
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.schedule import Schedule
-from ekc.ir.validate import check_identifier
+from ekc.ir.validate import check_kernel_name
 from ekc.runtime.execute import EXECUTED_BY, execute
 from ekc.tables import count_nouns
 
@@ -237,7 +237,7 @@ def compile(
             f"device: {format_value(device)} is not a device; ekc.devices.open('a100') gives one"
         )
     if name is not None:
-        check_identifier("name", name)
+        check_kernel_name("name", name)
     if device is None:
         return Kernel(schedule, compile_schedule(schedule, arch or DEFAULT_ARCH, limits, name))
     if arch is not None or limits is not None:

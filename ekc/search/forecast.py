@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ekc.codegen.generate import assemble_kernel, generate
 from ekc.devices.device import Device
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.pool import count_cores
 from ekc.search.data.defaults import BREEDING, CLOCK_SEARCH, FINALS, FORECAST, MEASURING, METERING
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
@@ -74,7 +74,7 @@ def forecast_run(space: Space, measurer: Measurer, options: TuneOptions) -> RunF
         trials=options.trials,
         rounds=rounds,
         compile_s=compile_s,
-        seconds=options.trials * (compile_s / (os.cpu_count() or 1) + device_s) + breeding_s,
+        seconds=options.trials * (compile_s / count_cores() + device_s) + breeding_s,
         budget_s=options.time_budget_s,
         metering_s=_estimate_metering_range_s(options, device),
         simulated=device.label if device.simulated else "",

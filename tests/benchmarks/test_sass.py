@@ -149,4 +149,4 @@ def test_missing_nvdisasm_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(sass.NoDisassembler, match="pip install nvidia-cuda-nvdisasm"):
-        sass.find_nvdisasm()
+        sass.disassemble(b"")

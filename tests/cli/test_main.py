@@ -57,3 +57,28 @@ def test_warning_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) 
     err = cli("check matmul 32 32 32").err
     assert err.startswith("ekc: warning: compile cache file/cache cannot be written")
     assert err.count("\n") == 1
+
+
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from ekc.cli import main
+sys.exit(main(["tune", "matmul", "8", "8", "8", "--trials", "1", "--out", {out!r}]))
+"""
+"""Ctrl-C at the import of one module."""
+
+
+@pytest.mark.parametrize("module", ["click", "ekc.cli.govern", "numpy", "ekc.search.tune"])
+def test_interrupt_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
+    text = INTERRUPT.format(module=module, out=str(tmp_path / "out"))
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line and "simulates" not in line]
+    assert lines == ["ekc: interrupted"]
+    assert not (tmp_path / "out" / "matmul").exists()

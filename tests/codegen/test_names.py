@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import ekc
+from ekc.codegen.compiled import CompiledKernel
+from ekc.codegen.disassemble import disassemble
 from ekc.codegen.emit.names import to_c_name
 from ekc.codegen.generate import generate
-from ekc.ir.operator import Operator
+from ekc.codegen.library.function_plan import make_function_name
+from ekc.codegen.library.legal_names import check_bundle_name, make_library_name
+from ekc.errors import InvalidInput
+from ekc.ir.operator import Operator, operator_from_json
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
-from tests.codegen.helpers import export_sample, named, needs_nvcc
+from ekc.models.layer_file import read_layers
+from tests.codegen.helpers import compile_sample, export_sample, named, needs_nvcc
+from tests.ir.tensor_examples import half_matmul
 
 HEADERS = """
 cuda_runtime.h cuda.h cuda_fp16.h cuda_bf16.h cuda_fp8.h cuComplex.h cooperative_groups.h mma.h
@@ -95,3 +107,68 @@ def test_generated_names_are_prefixed_or_short() -> None:
         # The text moves vectors by this type.
         assert not (bare - {"uint4"}) & set(re.findall(r"\w+", kernel))
         assert all(to_c_name(name) == f"ekc_{name}" for name in bare)
+
+
+def rename(op: Operator, name: str) -> Operator:
+    return replace(op, name=name)
+
+
+NAMED: dict[str, Callable[[Path], object]] = {
+    "operator": lambda _: ekc.compute(
+        "my_cutlass", axes={"i": 8}, inputs={"A": (8,)}, body=lambda A, i: A[i] + 1
+    ),
+    "operator renamed": lambda _: rename(ekc.matmul(8, 8, 8), "cutlass"),
+    "operator of JSON": lambda _: operator_from_json(ekc.matmul(8, 8, 8).to_json() | {"name": "cutlass_mm"}),
+    "operator and output": lambda _: ekc.matmul(8, 8, 8).then(
+        "cutlass", axes={"p": 8, "q": 8}, body=lambda C, p, q: C[p, q] + 1
+    ),
+    "kernel": lambda _: ekc.compile(make_naive_schedule(ekc.matmul(8, 8, 8)), name="cutlass"),
+    "library": lambda _: check_bundle_name("cutlass_kernels"),
+    "layer": lambda _: make_function_name("block.cutlass.fc"),
+    "layer of a file": lambda folder: read_layers(
+        write(folder / "net.toml", '[[layer]]\nname = "cutlass.fc"\noperator = "matvec"\nm = 8\nk = 8\n')
+    ),
+}
+"""Each way of a name into the name of a kernel."""
+
+
+@pytest.mark.parametrize("way", NAMED)
+def test_names_that_ptxas_treats_specially_are_refused(way: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"ptxas compiles a kernel with 'cutlass' in its name") as caught:
+        NAMED[way](tmp_path)
+    assert "\n" not in str(caught.value)
+    assert re.search(r"; try '\w*cut_lass[\w.]*'$", str(caught.value))
+
+
+def test_made_names_are_not_special_to_ptxas() -> None:
+    assert make_library_name("CUTLASS-net.onnx") == "cut_lass_net_onnx"
+    with pytest.raises(InvalidInput, match="try 'cut_lass'"):
+        check_bundle_name("Cutlass")
+
+
+def test_machine_code_depends_on_no_other_name() -> None:
+    """A tensor may have the name: it is in the PTX, as the name of a tile, and changes no instruction."""
+    schedule = half_matmul(64, 64, 64)
+    text = schedule.to_json().replace('"A', '"cutlass')
+    codes = [compile_sample(s, "mm") for s in (schedule, Schedule.from_json(text))]
+    assert "cutlass" in codes[1].ptx
+    assert codes[0].resources == codes[1].resources
+    assert extract_code(codes[0]) == extract_code(codes[1])
+
+
+def extract_code(kernel: CompiledKernel) -> list[str]:
+    """The instructions of a kernel."""
+    return [line.split("*/")[1] for line in disassemble(kernel.cubin).splitlines() if line.count("*/") > 1]
+
+
+def test_name_is_a_part_of_the_digests() -> None:
+    """Records are found by the digests of operator and schedule: figures belong to one name."""
+    op = ekc.matmul(8, 8, 8)
+    other = rename(op, "mm")
+    assert other.digest != op.digest
+    assert make_naive_schedule(other).digest != make_naive_schedule(op).digest
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

@@ -12,6 +12,7 @@ import pytest
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Resources
+from ekc.codegen.disassemble import find_nvdisasm
 from ekc.errors import CompileError, EkcError, InvalidInput
 
 SCALE = 'extern "C" __global__ void scale(float* a) { a[threadIdx.x] *= 2.0f; }\n'
@@ -233,3 +234,19 @@ ptxas info    : Used 40 registers, used 1 barriers, 80 bytes cumulative stack si
 
 def test_log_of_warnings_gives_no_resources() -> None:
     assert nvrtc.parse_log("kernel.cu(2): warning #177-D: never referenced\n") == {}
+
+
+def test_packaged_nvdisasm_comes_before_one_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program on the path may be of another release, or anything at all."""
+    packaged, other = tmp_path / "nvidia" / "cu13" / "bin" / "nvdisasm", tmp_path / "path" / "nvdisasm"
+    for file in (packaged, other):
+        file.parent.mkdir(parents=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(other.parent))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert find_nvdisasm() == str(packaged)
+    packaged.unlink()
+    assert find_nvdisasm() == str(other)

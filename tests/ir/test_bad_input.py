@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import ekc
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.epilogue import parse_epilogue
-from ekc.ir.expr import gelu
+from ekc.ir.expr import Var, gelu
 from ekc.ir.operator import operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import make_inputs
@@ -124,3 +126,56 @@ def test_operator_without_inputs_has_then_and_reference() -> None:
         Schedule(iota).cache_read("A", "shared")
     with pytest.raises(ScheduleError, match="there are no inputs; leave it out"):
         Schedule(iota).pack("A", (1, 0))
+
+
+def add_pairs(parts: list[Any]) -> Any:
+    """The sum of parts, in as few levels as possible."""
+    while len(parts) > 1:
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
+    return parts[0]
+
+
+def double(value: Any, times: int) -> Any:
+    for _ in range(times):
+        value = value + value
+    return value
+
+
+def from_json_of_terms(count: int) -> Schedule:
+    """A schedule file whose body is a sum inside a sum, `count` deep."""
+    text = Schedule(o.matmul(8, 8, 8)).to_json()
+    body = json.dumps(json.loads(text)["operator"]["computes"][0]["body"])
+    plain = json.dumps(json.loads(text))
+    assert body in plain
+    return Schedule.from_json(plain.replace(body, '["+", ' * count + body + f", {body}]" * count))
+
+
+TERMS: dict[str, Callable[[int], object]] = {
+    "text": lambda n: parse_epilogue("+".join(["c"] * n), {})(Var("c")),
+    "signs": lambda n: parse_epilogue("-" * n + "c", {})(Var("c")),
+    "epilogue": lambda n: o.matmul(8, 8, 8).epilogue(lambda c: sum([c] * n)),
+    "epilogue in pairs": lambda n: o.matmul(8, 8, 8).epilogue(lambda c: add_pairs([c] * n)),
+    "epilogue that doubles": lambda n: o.matmul(8, 8, 8).epilogue(lambda c: double(c, n // 100)),
+    "compute": lambda n: one(body=lambda x, i: add_pairs([x[i]] * n)),
+    "index": lambda n: one(body=lambda x, i: x[double(i, n // 100)]),
+    "schedule": from_json_of_terms,
+    "einsum": lambda n: o.einsum("i" * n + "->i", (1,) * n),
+    "einsum of dots": lambda n: o.einsum("...->...", (1,) * n),
+    "shape": lambda n: o.softmax((1,) * n),
+}
+"""Each way of an expression into an operator, by its size."""
+
+
+@pytest.mark.parametrize("way", TERMS)
+def test_expressions_of_20000_terms_are_refused_at_once(way: str) -> None:
+    start = time.process_time()
+    with pytest.raises(InvalidInput) as caught:
+        TERMS[way](20_000)
+    assert time.process_time() - start < 5
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("way", [w for w in TERMS if w not in ("einsum", "einsum of dots", "shape")])
+def test_expressions_of_100_terms_are_read(way: str) -> None:
+    assert TERMS[way](100) is not None

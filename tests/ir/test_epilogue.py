@@ -18,6 +18,7 @@ from ekc.ir.epilogue import EPILOGUE_FUNCTIONS, parse_epilogue
 from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
+from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from tests.codegen import samples
@@ -58,6 +59,48 @@ def test_epilogue_shapes_broadcast_as_in_numpy(shape: tuple[int, ...]) -> None:
     op = conv.epilogue(lambda y, u: y * u, u=shape)
     x, w, u = make_inputs(op)
     close(op, op.reference(x, w, u), conv.reference(x, w).astype(np.float64) * u.reshape(shape))
+
+
+SCALED: dict[str, tuple[Operator, tuple[str, ...]]] = {
+    "product": (o.matmul(5, 7, 9), ("i", "j", "k")),
+    "convolution": (o.conv2d(2, 3, 6, 7, out_channels=6), ("s", "n", "q")),
+    "batch": (o.batch_matmul(2, 3, 4, 5), ("b", "k", "b_")),
+    "norm": (o.layer_norm((6, 8)), ("i0", "p1", "mean")),
+    "chain": (o.matmul(5, 7, 9).epilogue(lambda c: ekc.relu(c)), ("i_out", "k", "C")),
+    "einsum": (o.einsum("zy,yx->zx", (3, 4), (4, 5)), ("x", "y", "z")),
+}
+"""Operators, and inputs with the names of axes or of intermediate results that no user of them wrote."""
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_inputs_may_have_the_names_of_hidden_axes(name: str) -> None:
+    plain, (a, b, c) = SCALED[name]
+    width = plain.outputs[0].shape[-1]
+    shapes = dict.fromkeys((a, b, c), (width,))
+    op = plain.epilogue(parse_epilogue(f"result * {a} + {b} - {c}", shapes), **shapes)
+    *arrays, x, y, z = make_inputs(op)
+    close(op, op.reference(*arrays, x, y, z), plain.reference(*arrays).astype(np.float64) * x + y - z)
+    assert operator_from_json(op.to_json()) == op
+    assert [t.name for t in op.inputs] == [t.name for t in plain.inputs] + [a, b, c]
+
+
+def test_hidden_axes_are_renamed_in_the_kernel_too() -> None:
+    op = o.conv2d(1, 3, 6, 6, out_channels=4).epilogue(lambda y, s, k: y * s + k, s=(4, 1, 1), k=(1,))
+    assert "s_ < 3" in str(op)
+    reference, *others = run_everywhere(make_naive_schedule(op), make_inputs(op))
+    for found in others:
+        np.testing.assert_allclose(found.reshape(reference.shape), reference, rtol=1e-5, atol=1e-5)
+
+
+def test_further_computes_may_have_the_names_of_hidden_axes() -> None:
+    op = o.matmul(5, 7, 9).then("j", axes={"p": 5}, inputs={"k": (5,)}, body=lambda C, k, p: C[p, 0] * k[p])
+    a, b, k = doubles(op)
+    close(op, op.reference(*make_inputs(op)), (a @ b)[:, 0] * k)
+
+
+def test_operators_without_a_clash_keep_their_digest() -> None:
+    op = o.matmul(5, 7, 9).epilogue(lambda c, bias: c + bias, bias=(7,))
+    assert [a.name for c in op.computes for a in c.axes] == ["i", "j", "k", "i_out", "j_out"]
 
 
 def test_epilogues_chain_and_cast() -> None:

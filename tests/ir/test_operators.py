@@ -99,6 +99,8 @@ def test_matvec_and_batch_matmul_match_numpy() -> None:
         ("...ij,jk,...kl->...il", ((2, 1, 3, 4), (4, 5), (3, 5, 2))),
         ("ab,bc,cd,de", ((2, 9), (9, 3), (3, 8), (8, 2))),
         ("a,ab,b,c->c", ((3,), (3, 4), (4,), (5,))),
+        ("AB,BC->AC", ((3, 4), (4, 5))),
+        ("CD,DE,EA->CA", ((3, 4), (4, 5), (5, 2))),
     ],
 )
 def test_einsum_matches_numpy(text: str, shapes: tuple[tuple[int, ...], ...]) -> None:

@@ -13,7 +13,7 @@ from ekc.codegen.library.legal_names import has_meaning
 from ekc.errors import InvalidInput
 from ekc.ir.expr import evaluate
 from ekc.ir.operator import Operator
-from ekc.ir.validate import check_identifier
+from ekc.ir.validate import check_kernel_name, is_identifier
 from ekc.models.model import ModelLayer
 
 HEADER_NAMES = frozenset(
@@ -208,10 +208,7 @@ def make_function_name(text: str) -> str:
         name = f"layer_{name}"
     if name in HEADER_NAMES or has_meaning(name):
         name += "_"
-    try:
-        return check_identifier("layer", name)
-    except InvalidInput:
-        return check_identifier("layer", f"{name}_")
+    return check_kernel_name("layer", name if is_identifier(name) else f"{name}_")
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import re
 from ekc.argument_checks import check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.ir.validate import is_identifier
+from ekc.ir.validate import check_name_part, is_identifier, replace_special_name
 
 MAX_NAME = 40
 """Characters of a name, at most: it is a part of every symbol."""
@@ -40,7 +40,7 @@ def check_bundle_name(name: str) -> str:
         raise InvalidInput(f"--name: {format_value(name)} is not a text; write 'kernels'")
     if has_meaning(name) or name in _NAMESPACES:
         raise InvalidInput(f"--name: {name!r} has a meaning in C++ already; try '{name}_kernels'")
-    near = make_library_name(name)
+    near = make_library_name(check_name_part("--name", name))
     if len(name) > MAX_NAME:
         raise InvalidInput(
             f"--name: {name[:20]}... has {len(name)} characters, at most {MAX_NAME}; try {near!r}"
@@ -78,7 +78,7 @@ def check_bundle_version(version: str) -> str:
 
 def make_library_name(text: str) -> str:
     """Make a legal name of a library: `Act-D` -> `act_d`, `2layers.toml` -> `library_2layers_toml`."""
-    name = re.sub("[^a-z0-9]+", "_", text.lower()).strip("_") or "library"
+    name = replace_special_name(re.sub("[^a-z0-9]+", "_", text.lower()).strip("_") or "library")
     if name[0].isdigit():
         name = f"library_{name}"
     name = name[:MAX_NAME].rstrip("_")

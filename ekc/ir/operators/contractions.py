@@ -8,14 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ekc.argument_checks import check_flag, check_text
+from ekc.argument_checks import check_flag, check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.compute import TensorSpec
+from ekc.ir.compute import MAX_ELEMENTS, TensorSpec
 from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
 from ekc.ir.operator import Operator
 from ekc.ir.operators.custom import compute
+from ekc.ir.validate import check_int, make_unique_name
+
+
+def _check_extents(**extents: int) -> None:
+    """Raise `InvalidInput` for an extent that is not from 1 to 2**40, by the name of the argument."""
+    for name, extent in extents.items():
+        check_int(name, extent, MAX_ELEMENTS)
 
 
 def matmul(
@@ -36,6 +43,7 @@ def matmul(
     """
     check_flag("transpose_a", transpose_a)
     check_flag("transpose_b", transpose_b)
+    _check_extents(m=m, n=n, k=k)
     return compute(
         "matmul",
         axes={"i": m, "j": n},
@@ -66,6 +74,7 @@ def batch_matmul(
     with `transpose_b`, as the keys of an attention layer are."""
     check_flag("transpose_a", transpose_a)
     check_flag("transpose_b", transpose_b)
+    _check_extents(b=b, m=m, n=n, k=k)
     return compute(
         "batch_matmul",
         axes={"b": b, "i": m, "j": n},
@@ -89,6 +98,7 @@ def matvec(
     out_dtype: str | None = None,
 ) -> Operator:
     """y[m] = A[m, k] @ x[k]."""
+    _check_extents(m=m, k=k)
     return compute(
         "matvec",
         axes={"i": m},
@@ -155,11 +165,12 @@ def einsum(
 ) -> Operator:
     """Any contraction of one to six operands: `einsum("mk,kn->mn", (m, k), (k, n))`.
 
-    The inputs are A, B, D, E, F and G, the output C. A letter that the output lacks is summed over; one that
-    an operand repeats walks its diagonal ("ii->i"); with none in common ("a,b->ab") it is an outer product. A
-    full sum ("ij,ij->") has the shape (1,). Without "->" the output has every letter that occurs once, in the
-    order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..." before them. "..." is all dimensions without a
-    letter; they align at the last, and extents of 1 stretch, as in NumPy.
+    The inputs are A, B, D, E, F and G, the output C; one that is also a letter gets an underscore. A letter
+    that the output lacks is summed over; one that an operand repeats walks its diagonal ("ii->i"); with none
+    in common ("a,b->ab") it is an outer product. A full sum ("ij,ij->") has the shape (1,). Without "->" the
+    output has every letter that occurs once, in the order of the alphabet ("ij,jk" is "ij,jk->ik"), and "..."
+    before them. "..." is all dimensions without a letter; they align at the last, and extents of 1 stretch,
+    as in NumPy.
 
     Three operands or more are multiplied in the order with the fewest operations, as `np.einsum_path` finds
     it: pairs, each stored, or all at once where that is no more work. Intermediate results are rounded once,
@@ -172,21 +183,21 @@ def einsum(
     match = _SUBSCRIPTS_PATTERN.match(subscripts.replace(" ", ""))
     if not match:
         raise InvalidInput(
-            f"einsum: {subscripts!r} is not of the form 'ab,bc->ac', 'ab,bc', '...ab,...bc->...ac' or 'ab->a'"
+            f"einsum: {format_value(subscripts)} is not of the form 'ab,bc->ac', 'ab,bc', "
+            "'...ab,...bc->...ac' or 'ab->a'"
         )
     operands = match[1].split(",")
     if len(operands) != len(shapes):
         raise InvalidInput(
-            f"einsum: {subscripts!r} has {len(operands)} operand{'s' * (len(operands) > 1)}, "
+            f"einsum: {format_value(subscripts)} has {len(operands)} operand{'s' * (len(operands) > 1)}, "
             f"{len(shapes)} shape{'s' * (len(shapes) != 1)} given"
         )
     if len(operands) > len(_INPUT_NAMES):
         raise InvalidInput(
             f"einsum: {len(operands)} operands, at most {len(_INPUT_NAMES)}; multiply some of them beforehand"
         )
-    names = _INPUT_NAMES[: len(operands)]
-    for letter in sorted({*match[1]} & {*names, "C"}):
-        raise InvalidInput(f"einsum: {letter!r} is the name of a tensor; try {letter.lower()!r}")
+    taken = {*match[1]}
+    names = [make_unique_name(name, taken) for name in _INPUT_NAMES[: len(operands)]]
     inputs = {name: check_shape(name, shape) for name, shape in zip(names, shapes, strict=True)}
     stretched = _broadcast_dots(operands, tuple(inputs.values()))
     factors, extents = _name_factors(operands, inputs, stretched)
@@ -194,7 +205,7 @@ def einsum(
     if len(set(out)) != len(out) or not set(out) <= set(extents):
         raise InvalidInput(f"einsum: the output {match[2]!r} must name letters of the operands, each once")
     specs = tuple(TensorSpec(name, shape, parse_dtype(dtype)) for name, shape in inputs.items())
-    products = _order_products(factors, _Factor("C", out or (None,)), extents)
+    products = _order_products(factors, _Factor(make_unique_name("C", taken), out or (None,)), extents)
     return _build_operator(specs, products, extents, dtype, acc_dtype, out_dtype)
 
 

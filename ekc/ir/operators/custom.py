@@ -10,7 +10,7 @@ from ekc.ir.compute import TensorSpec
 from ekc.ir.compute_builder import check_shape, make_compute
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.ir.validate import check_identifier
+from ekc.ir.validate import check_kernel_name
 
 
 def compute(
@@ -43,4 +43,4 @@ def compute(
     types, over = (element, acc_dtype, out_dtype), {} if reduce is None else reduce
     stage = make_compute(output, body, axes, over, tensors, combine, *types)
     specs = tuple(TensorSpec(n, check_shape(n, s), element) for n, s in inputs.items())
-    return Operator(check_identifier("operator", name), specs, (stage,))
+    return Operator(check_kernel_name("operator", name), specs, (stage,))

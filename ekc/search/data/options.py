@@ -171,11 +171,13 @@ def check_paths(**paths: object) -> None:
 
 
 OBJECTIVES = ("energy", "latency", "edp")
+_OBJECTIVE_SYNONYMS = {"speed": "latency", "time": "latency", "runtime": "latency", "power": "energy"}
+"""Words for an objective, and the nearest one."""
 
 
 def parse_objective(name: str) -> str:
     """Return the name if it is one of the objectives. Raises InvalidInput."""
-    return check_choice("objective", name, OBJECTIVES)
+    return check_choice("objective", name, OBJECTIVES, _OBJECTIVE_SYNONYMS)
 
 
 def compute_objective(objective: str, latency_s: Any, energy_j: Any) -> Any:

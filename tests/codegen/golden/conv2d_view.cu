@@ -186,14 +186,14 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                     for (int round = 0; round < 2; ++round) {
                         copy_async_16_or_zeros(X_shared_address + round * 2560 + c_0_copy * 5120, &X_shared_pointer[X_shared_offset[round]], X_shared_inside[round]);
                     }
-                    X_shared_pointer += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
                         copy_async_16(W_shared_address + round * 2560 + c_0_copy * 5120, &W_shared_pointer[W_shared_offset + round * 9216]);
                     }
-                    W_shared_pointer += 32;
                 }
+                X_shared_pointer += 32;
+                W_shared_pointer += 32;
                 commit_copies();
             }
             int c_0_slot = 0, c_0_free = 2;
@@ -208,14 +208,14 @@ ekc_conv2d(const half_t* __restrict__ X, const half_t* __restrict__ W, half_t* _
                     for (int round = 0; round < 2; ++round) {
                         copy_async_16_or_zeros(X_shared_address + round * 2560 + c_0_copy * 5120, &X_shared_pointer[X_shared_offset[round]], X_shared_inside[round]);
                     }
-                    X_shared_pointer += 32;
                     // copy W[o_0 * 64 : 64, r, s, c_0 * 32 : 32] -> W_shared
                     #pragma unroll
                     for (int round = 0; round < 2; ++round) {
                         copy_async_16(W_shared_address + round * 2560 + c_0_copy * 5120, &W_shared_pointer[W_shared_offset + round * 9216]);
                     }
-                    W_shared_pointer += 32;
                 }
+                X_shared_pointer += 32;
+                W_shared_pointer += 32;
                 commit_copies();
                 {
                     const int c_0_copy = c_0_slot;

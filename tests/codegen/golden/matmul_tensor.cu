@@ -145,12 +145,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         for (int round = 0; round < 2; ++round) {
             copy_async_16(A_shared_address + round * 2560 + k_0_copy * 5120, &A_shared_pointer[A_shared_offset + round * 2048]);
         }
-        A_shared_pointer += 32;
         // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
             copy_async_16(B_shared_address + round * 2304 + k_0_copy * 4608, &B_shared_pointer[B_shared_offset + round * 2048]);
         }
+        A_shared_pointer += 32;
         B_shared_pointer += 4096;
         commit_copies();
     }
@@ -166,14 +166,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             for (int round = 0; round < 2; ++round) {
                 copy_async_16(A_shared_address + round * 2560 + k_0_copy * 5120, &A_shared_pointer[A_shared_offset + round * 2048]);
             }
-            A_shared_pointer += 32;
             // copy B[k_0 * 32 : 32, j_0 * 64 : 64] -> B_shared
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 copy_async_16(B_shared_address + round * 2304 + k_0_copy * 4608, &B_shared_pointer[B_shared_offset + round * 2048]);
             }
-            B_shared_pointer += 4096;
         }
+        A_shared_pointer += 32;
+        B_shared_pointer += 4096;
         commit_copies();
         {
             const int k_0_copy = k_0_slot;

@@ -147,12 +147,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         for (int round = 0; round < 2; ++round) {
             *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_pointer[A_shared_offset + round * 4096]);
         }
-        A_shared_pointer += 32;
         // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
         #pragma unroll
         for (int round = 0; round < 2; ++round) {
             *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_pointer[B_shared_offset + round * 2048]);
         }
+        A_shared_pointer += 32;
         B_shared_pointer += 4096;
         // store it in A_shared
         #pragma unroll
@@ -174,14 +174,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             for (int round = 0; round < 2; ++round) {
                 *reinterpret_cast<uint4*>(&A_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&A_shared_pointer[A_shared_offset + round * 4096]);
             }
-            A_shared_pointer += 32;
             // fetch B[k_0 * 32 : 32, j_0 * 64 : 64]
             #pragma unroll
             for (int round = 0; round < 2; ++round) {
                 *reinterpret_cast<uint4*>(&B_shared_next[round * 8]) = *reinterpret_cast<const uint4*>(&B_shared_pointer[B_shared_offset + round * 2048]);
             }
-            B_shared_pointer += 4096;
         }
+        A_shared_pointer += 32;
+        B_shared_pointer += 4096;
         {
             const int k_0 = k_0_now;
             #pragma unroll

@@ -197,12 +197,12 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
         for (int round = 0; round < 4; ++round) {
             copy_async_16(A_shared_address + round * 4096 + k_0_copy * 16384, &A_shared_pointer[A_shared_offset + round * 8192]);
         }
-        A_shared_pointer += 64;
         // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
         #pragma unroll
         for (int round = 0; round < 4; ++round) {
             copy_async_16(B_shared_address + round * 2048 + k_0_copy * 16384, &B_shared_pointer[B_shared_offset + round * 4096]);
         }
+        A_shared_pointer += 64;
         B_shared_pointer += 16384;
         commit_copies();
     }
@@ -234,14 +234,14 @@ ekc_matmul(const half_t* __restrict__ A, const half_t* __restrict__ B, half_t* _
             for (int round = 0; round < 4; ++round) {
                 copy_async_16(A_shared_address + round * 4096 + k_0_copy * 16384, &A_shared_pointer[A_shared_offset + round * 8192]);
             }
-            A_shared_pointer += 64;
             // copy B[k_0 * 64 : 64, j_0 * 128 : 128] -> B_shared
             #pragma unroll
             for (int round = 0; round < 4; ++round) {
                 copy_async_16(B_shared_address + round * 2048 + k_0_copy * 16384, &B_shared_pointer[B_shared_offset + round * 4096]);
             }
-            B_shared_pointer += 16384;
         }
+        A_shared_pointer += 64;
+        B_shared_pointer += 16384;
         commit_copies();
         wait_for_products<64>(&C_acc[0][0][0][0]);
         k_0_free = k_0_slot;
