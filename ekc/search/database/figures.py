@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ekc.devices.device import Metering, Timing
+from ekc.devices.measurement_json import FIGURE_BOUNDS
 from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
 from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database.rows import RecordRow
@@ -80,3 +85,73 @@ def combine_rows(rows: Sequence[RecordRow]) -> MeasuredFigures:
         elif row.kind == "check" and row.is_executed:
             figures.checked = row.status
     return figures
+
+
+class IndexedFigures(NamedTuple):
+    """Figures of one schedule from the index of a record file; its rows were not read."""
+
+    digest: str
+    ok: bool
+    """Whether it did not fail; false for a wrong result and for an unsafe kernel."""
+    is_finalist: bool
+    """Whether it was timed again in the finals."""
+    latency_s: float | None
+    power_w: float | None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of a call in joules, as `MeasuredFigures.energy_j`."""
+        return None if self.latency_s is None or self.power_w is None else self.power_w * self.latency_s
+
+
+def combine_indexed_rows(
+    rows: Iterable[tuple[Any, ...]], read_figure: Callable[[str, int], float]
+) -> Iterator[IndexedFigures]:
+    """Combine what `RecordStore.read_figures` returns by the rules of `combine_rows`. `read_figure` reads the
+    figure of a row, by its kind and number, that is out of bounds or not in the index."""
+    for digest, some in itertools.groupby(rows, key=operator.itemgetter(0)):
+        yield _combine_indexed_schedule(digest, some, read_figure)
+
+
+def _combine_indexed_schedule(
+    digest: str, rows: Iterable[tuple[Any, ...]], read_figure: Callable[[str, int], float]
+) -> IndexedFigures:
+    first, finals, powers = list[float](), list[float](), list[float]()
+    rejected, longest, failed, measured, before = dict[Any, bool](), 0.0, 0, 0, None
+    (least_s, greatest_s), (least_w, greatest_w) = FIGURE_BOUNDS["timing"], FIGURE_BOUNDS["metering"]
+    for _, kind, draw, window, number, figure, verdict in rows:
+        if window is not None and window > longest:
+            longest = window
+            powers.clear()
+        if kind == "timing":
+            if figure is None or not least_s <= figure <= greatest_s:
+                figure = read_figure(kind, number)
+            found = finals if draw else first
+        elif kind == "metering" and window == longest:
+            if figure is None or not least_w <= figure <= greatest_w:
+                figure = read_figure(kind, number)
+            found = powers
+        else:
+            if kind == "failure":
+                failed = max(failed, number)
+            elif kind == "metering":
+                measured = max(measured, number)
+            elif kind == "check":
+                rejected[draw, window] = verdict.startswith(REJECTED_VERDICTS)
+            continue
+        same = kind, draw, window
+        if same == before:
+            # A later row of the same measurement: the last one counts.
+            found.pop()
+        found.append(figure)
+        before = same
+        if number > measured:
+            measured = number
+    timings = finals or first
+    return IndexedFigures(
+        digest,
+        not any(rejected.values()) and failed <= measured,
+        bool(finals),
+        math.fsum(timings) / len(timings) if timings else None,
+        math.fsum(powers) / len(powers) if powers else None,
+    )
