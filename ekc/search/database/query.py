@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from ekc.argument_checks import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput, RecordError, ScheduleError
+from ekc.host_memory import parse_json
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
@@ -46,8 +46,8 @@ from ekc.search.database.rows import RecordRow, digest_text, hash_operator
 def read_operator(text: str, file: str | Path) -> Operator:
     """Read the operator of a row from its JSON text. Raises `RecordError` for a damaged row."""
     try:
-        return operator_from_json(json.loads(text))
-    except (ValueError, RecursionError) as problem:
+        return operator_from_json(parse_json(text))
+    except ValueError as problem:
         raise RecordError(f"{file} is damaged: it holds an operator that is not one ({problem})") from None
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
+from ekc.host_memory import parse_json
 from ekc.version import __version__
 
 RecordKind = Literal["timing", "metering", "failure", "check"]
@@ -281,10 +282,10 @@ def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
     if stored_hash != hash_operator(operator):
         raise RecordError(f"{source} is damaged: operator_hash of row {number} is not that of its operator")
     try:
-        payload = json.loads(text)
+        payload = parse_json(text)
         if not isinstance(payload, dict):
             raise TypeError("not an object")
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         what = f"the payload of row {number} is not JSON ({error})"
         raise RecordError(f"{source} is damaged: {what}") from error
     key = RecordKey(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)

@@ -198,9 +198,7 @@ def test_run_warns_of_schedules_under_other_conditions(records: Path, tmp_path: 
     with pytest.warns(RuntimeWarning, match=line):
         tune(OP, trials=1, records=file)
     with RecordStore(file, create=False) as store:
-        assert describe_unused(count_schedules(store), HERE) == ("", ""), (
-            "so the next run says nothing"
-        )
+        assert describe_unused(count_schedules(store), HERE) == ("", ""), "so the next run says nothing"
 
 
 def test_forecast_names_schedules_of_other_devices(
