@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children, hold_forks
+from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database import rows as sql
 from ekc.search.database.record_file import (
     MAX_VALUE_BYTES,
@@ -208,11 +209,6 @@ class RecordStore:
             )
         return sql.row_from_sql(found, self._display_name)
 
-    def read_figure(self, kind: str, number: int) -> float:
-        """Read the latency or the power of a row from its payload. Raises `RecordError` if it is damaged."""
-        row = self.read_row(number)
-        return row.to_timing().latency_s if kind == "timing" else row.to_metering().power_w
-
     def read_schedule_rows(self, operator_hash: str, digest: str) -> list[RecordRow]:
         """Read the rows of one schedule of an operator under all conditions, oldest first."""
         with self._raise_record_errors():
@@ -224,10 +220,11 @@ class RecordStore:
         with self._raise_record_errors():
             return dict(self._connection.execute(sql.DIGESTS, (start, start)).fetchall())
 
-    def list_groups(self) -> list[sql.StoredGroup]:
-        """List the operators under each conditions, in the order of their last row, from the index alone."""
-        with self._raise_record_errors():
-            found = self._connection.execute(f"{sql.GROUPS} {self._indexed} {sql.GROUPS_END}").fetchall()
+    def list_groups(self, operator: str | None = None) -> list[sql.StoredGroup]:
+        """List the operators, or a given one (canonical JSON), under each conditions, in the order of their
+        last row."""
+        digest = None if operator is None else hash_operator(operator)
+        found = self._select_indexed(sql.GROUPS, sql.GROUPS_END, (digest, digest))
         return [sql.group_from_sql(values, self._display_name) for values in found]
 
     def count_schedules(
@@ -236,18 +233,30 @@ class RecordStore:
         """Count the schedules by conditions, in the order of their last row; only of an operator (canonical
         JSON) or kind if given."""
         digest = None if operator is None else hash_operator(operator)
-        query = f"{sql.COUNTS} {self._indexed} {sql.COUNTS_END}"
-        with self._raise_record_errors():
-            found = self._connection.execute(query, (digest, digest, kind, kind)).fetchall()
+        found = self._select_indexed(sql.COUNTS, sql.COUNTS_END, (digest, digest, kind, kind))
         return {sql.check_conditions(values[:-2], self._display_name): values[-2] for values in found}
 
-    def read_figures(self, operator_hash: str, conditions: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        """Read what the index of figures holds of an operator under some conditions, by schedule: its digest,
-        kind, draw, window, number, figure and the beginning of the status. The figure is the latency in
-        seconds of a timing and the power in watts of a metering; None where it is not found."""
-        query = f"{sql.FIGURES} {self._indexed} where {sql.FIGURES_END}"
+    def read_figures(self, group: sql.StoredGroup) -> Iterator[tuple[Any, ...]]:
+        """Read the figures of a group by schedule: its digest, the number of the repeat, the window of a
+        metering in seconds or None for a timing, and power in watts or latency in seconds; None where a row
+        has no such figure."""
+        return self._select_indexed(sql.FIGURES, sql.FIGURES_END, (group.operator_hash, *group.conditions))
+
+    def find_failed(self, group: sql.StoredGroup) -> set[str]:
+        """Find the digests of schedules in a group that failed, or whose results are wrong."""
+        given = group.operator_hash, *group.conditions
+        verdicts = self._select_indexed(sql.VERDICTS, sql.VERDICTS_END, given)
+        # The last one of several verdicts of a check counts.
+        last = {(digest, draw, window): verdict for digest, draw, window, verdict in verdicts}
+        rejected = {key[0] for key, verdict in last.items() if verdict.startswith(REJECTED_VERDICTS)}
+        failed = self._select_indexed(sql.FAILURES, sql.FAILURES_END, given)
+        return rejected | {digest for (digest,) in failed}
+
+    def _select_indexed(self, query: str, end: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Select from the index of figures; without it, in a file of an earlier ekc, from all rows."""
         with self._raise_record_errors():
-            rows = self._connection.execute(query, (operator_hash, *conditions))
+            indexed = "indexed by trials_figures" if has_figure_index(self._connection) else ""
+            rows = self._connection.execute(f"{query} {indexed} {end}", values)
         while True:
             with self._raise_record_errors():
                 some = rows.fetchmany(ROWS_TOGETHER)
@@ -278,11 +287,6 @@ class RecordStore:
     @property
     def _display_name(self) -> str:
         return "the record store in memory" if self._path is None else str(self._path)
-
-    @property
-    def _indexed(self) -> str:
-        """SQL that names the index of figures; without it, in a file of an earlier ekc, all rows are read."""
-        return "indexed by trials_figures" if has_figure_index(self._connection) else ""
 
     def _prepare(self, create: bool) -> None:
         if create and self._is_blank():

@@ -6,15 +6,17 @@ import itertools
 import math
 import operator
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import FIGURE_BOUNDS
 from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
+from ekc.errors import RecordError
 from ekc.search.data.result import REJECTED_VERDICTS
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordRow, StoredGroup
 
 
 @dataclass
@@ -105,53 +107,46 @@ class IndexedFigures(NamedTuple):
 
 
 def combine_indexed_rows(
-    rows: Iterable[tuple[Any, ...]], read_figure: Callable[[str, int], float]
+    store: RecordStore, group: StoredGroup, failed: Set[str]
 ) -> Iterator[IndexedFigures]:
-    """Combine what `RecordStore.read_figures` returns by the rules of `combine_rows`. `read_figure` reads the
-    figure of a row, by its kind and number, that is out of bounds or not in the index."""
-    for digest, some in itertools.groupby(rows, key=operator.itemgetter(0)):
-        yield _combine_indexed_schedule(digest, some, read_figure)
+    """Combine the timings and meterings of a group by the rules of `combine_rows`, from the index alone.
+    `failed`: what `RecordStore.find_failed` returns. Raises `RecordError` for a figure out of bounds."""
+    timing_bounds, metering_bounds = FIGURE_BOUNDS["timing"], FIGURE_BOUNDS["metering"]
+    for digest, rows in itertools.groupby(store.read_figures(group), key=operator.itemgetter(0)):
+        first, finals, powers = list[float](), list[float](), list[float]()
+        longest, before = 0.0, None
+        for _, draw, window, figure in rows:
+            low, high = timing_bounds if window is None else metering_bounds
+            if figure is None or not low <= figure <= high:
+                refuse_figures(store, group, digest)
+            if window is None:
+                found = finals if draw else first
+            elif window >= longest:
+                if window > longest:
+                    longest = window
+                    powers.clear()
+                found = powers
+            else:
+                continue
+            if before == (draw, window) and found:
+                # A later row of the same measurement: the last one counts.
+                found.pop()
+            before = draw, window
+            found.append(figure)
+        timings = finals or first
+        latency_s = math.fsum(timings) / len(timings) if timings else None
+        power_w = math.fsum(powers) / len(powers) if powers else None
+        yield IndexedFigures(digest, digest not in failed, bool(finals), latency_s, power_w)
 
 
-def _combine_indexed_schedule(
-    digest: str, rows: Iterable[tuple[Any, ...]], read_figure: Callable[[str, int], float]
-) -> IndexedFigures:
-    first, finals, powers = list[float](), list[float](), list[float]()
-    rejected, longest, failed, measured, before = dict[Any, bool](), 0.0, 0, 0, None
-    (least_s, greatest_s), (least_w, greatest_w) = FIGURE_BOUNDS["timing"], FIGURE_BOUNDS["metering"]
-    for _, kind, draw, window, number, figure, verdict in rows:
-        if window is not None and window > longest:
-            longest = window
-            powers.clear()
-        if kind == "timing":
-            if figure is None or not least_s <= figure <= greatest_s:
-                figure = read_figure(kind, number)
-            found = finals if draw else first
-        elif kind == "metering" and window == longest:
-            if figure is None or not least_w <= figure <= greatest_w:
-                figure = read_figure(kind, number)
-            found = powers
-        else:
-            if kind == "failure":
-                failed = max(failed, number)
-            elif kind == "metering":
-                measured = max(measured, number)
-            elif kind == "check":
-                rejected[draw, window] = verdict.startswith(REJECTED_VERDICTS)
-            continue
-        same = kind, draw, window
-        if same == before:
-            # A later row of the same measurement: the last one counts.
-            found.pop()
-        found.append(figure)
-        before = same
-        if number > measured:
-            measured = number
-    timings = finals or first
-    return IndexedFigures(
-        digest,
-        not any(rejected.values()) and failed <= measured,
-        bool(finals),
-        math.fsum(timings) / len(timings) if timings else None,
-        math.fsum(powers) / len(powers) if powers else None,
+def refuse_figures(store: RecordStore, group: StoredGroup, digest: str) -> NoReturn:
+    """Raise the `RecordError` of the damaged row of a schedule."""
+    for row in store.read_schedule_rows(group.operator_hash, digest):
+        if row.kind == "timing":
+            row.to_timing()
+        elif row.kind == "metering":
+            row.to_metering()
+    raise RecordError(
+        f"{store.path} is damaged: its index has other figures of schedule {digest} than its rows; restore a "
+        "copy of it, or rebuild the index with `reindex` of sqlite3"
     )

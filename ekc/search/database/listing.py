@@ -101,11 +101,10 @@ def summarize_groups(path: str | Path) -> list[GroupSummary]:
 
 
 def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSummary:
-    schedules = timed = metered = good = 0
+    good = timed = metered = 0
     best_latency_s = best_energy_j = math.inf
-    rows = store.read_figures(group.operator_hash, group.conditions)
-    for one in combine_indexed_rows(rows, store.read_figure):
-        schedules += 1
+    failed = store.find_failed(group)
+    for one in combine_indexed_rows(store, group, failed):
         timed += one.latency_s is not None
         metered += one.power_w is not None
         if one.ok:
@@ -115,10 +114,10 @@ def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSu
     return GroupSummary(
         operator=operator,
         conditions=RecordConditions(*group.conditions),
-        schedules=schedules,
+        schedules=good + len(failed),
         timed=timed,
         metered=metered,
-        failed=schedules - good,
+        failed=len(failed),
         best_latency_s=best_latency_s if math.isfinite(best_latency_s) else None,
         best_energy_j=best_energy_j if math.isfinite(best_energy_j) else None,
         first=group.first,

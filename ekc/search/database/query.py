@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,8 +38,9 @@ from ekc.search.database.figures import (
     combine_indexed_rows,
     combine_rows,
     group_by_schedule,
+    refuse_figures,
 )
-from ekc.search.database.rows import RecordRow, digest_text, hash_operator
+from ekc.search.database.rows import RecordRow, StoredGroup, digest_text
 
 
 def read_operator(text: str, file: str | Path) -> Operator:
@@ -59,16 +59,24 @@ def rows_to_trials(rows: Iterable[RecordRow]) -> list[Trial]:
 def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
     """Combine rows into one candidate per schedule. A wrong result, an unsafe kernel, or a failure without a
     later measurement makes its status. Of rows with equal keys, from two processes, the last one counts; of
-    several metering windows the longest. A schedule that cannot be read is left out, with a warning.
+    several metering windows the longest. Schedules that cannot be read are left out, with a warning.
     """
-    candidates = []
+    candidates, left_out = list[Candidate](), dict[str, str]()
     for digest, found in group_by_schedule(rows).items():
         try:
             candidates.append(_rows_to_candidate(found))
         except (InvalidInput, ScheduleError) as problem:
             # ScheduleError: this version of ekc refuses a step that the one that wrote the row did not.
-            warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
+            left_out[digest] = str(problem)
+    if left_out:
+        warnings.warn(f"records: {_describe_left_out(left_out)}", stacklevel=3)
     return candidates
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> str:
+    """ "schedule D left out: its text is that of schedule E; and 3 more", of problems by digest."""
+    (digest, problem), more = next(iter(left_out.items())), len(left_out) - 1
+    return f"schedule {digest} left out: {problem}" + (f"; and {more} more" if more else "")
 
 
 def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
@@ -195,51 +203,55 @@ def load_winners(
 ) -> tuple[Trial, Trial]:
     """Load (the best, the fastest) of the metered schedules. Raises as `best`, but for compiling."""
     with RecordStore(records, create=False) as store:
-        counts = count_schedules(store, to_canonical_json(op.to_json()))
-        here = get_present_conditions(device)
-        winners = _select_indexed(op, store, here, rule) if here in counts else None
-        if winners:
-            return winners
-        for there in sort_by_nearness(counts, here) if any_toolchain else ():
-            if winners := _select_indexed(op, store, there, rule):
+        groups = {RecordConditions(*one.conditions): one for one in store.list_groups(_make_text(op))}
+        here, left_out = get_present_conditions(device), dict[str, str]()
+        others = sort_by_nearness((there for there in groups if there != here), here)
+        for there in [here] * (here in groups) + others * any_toolchain:
+            winners = _select_indexed(store, groups[there], rule, left_out)
+            if winners and left_out:
+                warnings.warn(f"records: {_describe_left_out(left_out)}", stacklevel=3)
+            if winners and there == here:
+                return winners
+            if winners:
                 # The stored verdict is of a kernel by another toolchain.
                 best, fastest = (replace(t, measured_elsewhere=str(there), checked="") for t in winners)
                 return best, fastest
+        if left_out:
+            raise RecordError(f"{records} is damaged: {_describe_left_out(left_out)}; no other was metered")
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}"
             + (_list_other_conditions(op, store, here) or _list_other_operators(store))
         )
 
 
+def _make_text(op: Operator) -> str:
+    return to_canonical_json(op.to_json())
+
+
 def _select_indexed(
-    op: Operator, store: RecordStore, conditions: RecordConditions, rule: SelectionRule
+    store: RecordStore, group: StoredGroup, rule: SelectionRule, left_out: dict[str, str]
 ) -> tuple[Trial, Trial] | None:
-    """Select (the best, the fastest) by the index of figures; None without a metered schedule. The rows of
-    all that can win are read and checked, or of the winners alone where they are many."""
-    left_out: set[str] = set()
+    """Select (the best, the fastest) of a group by the index of figures; None without a metered schedule. The
+    rows of all that can win are read and checked, or of the winners alone where they are many. Schedules
+    whose rows cannot be used are added to `left_out`, with the reason."""
     for _ in range(MAX_SELECTIONS):
-        finalists = _find_finalists(op, store, conditions, rule, left_out)
+        finalists = _find_finalists(store, group, rule, left_out)
         if not finalists:
             return None
         checked = finalists if len(finalists) <= MAX_CHECKED else set(rule.select_winners(finalists))
-        trials = {one.digest: _read_trial(op, store, conditions, one) for one in checked}
-        good = [trial for trial in trials.values() if trial is not None]
+        trials = [_read_trial(store, group, one, left_out) for one in checked]
+        good = [trial for trial in trials if trial is not None]
         if len(good) == len(trials):
             return rule.select_winners(good)
-        left_out |= {digest for digest, trial in trials.items() if trial is None}
-    raise RecordError(
-        f"{store.path} is damaged: the texts of {len(left_out)} of its schedules cannot be used; restore a "
-        "copy of it or use another --records file"
-    )
+    raise RecordError(f"{store.path} is damaged: {_describe_left_out(left_out)}; restore a copy of it")
 
 
 def _find_finalists(
-    op: Operator, store: RecordStore, conditions: RecordConditions, rule: SelectionRule, left_out: set[str]
+    store: RecordStore, group: StoredGroup, rule: SelectionRule, left_out: Mapping[str, str]
 ) -> list[IndexedFigures]:
     """Find what `choose_finalists` chooses, without those that are too slow for the rule."""
     found, finals, fastest_s = list[IndexedFigures](), False, math.inf
-    rows = store.read_figures(hash_operator(to_canonical_json(op.to_json())), dataclasses.astuple(conditions))
-    for one in combine_indexed_rows(rows, store.read_figure):
+    for one in combine_indexed_rows(store, group, store.find_failed(group)):
         latency_s = one.latency_s
         if not one.ok or latency_s is None or one.power_w is None or one.is_finalist < finals:
             continue
@@ -254,22 +266,23 @@ def _find_finalists(
 
 
 def _read_trial(
-    op: Operator, store: RecordStore, conditions: RecordConditions, indexed: IndexedFigures
+    store: RecordStore, group: StoredGroup, indexed: IndexedFigures, left_out: dict[str, str]
 ) -> Trial | None:
-    """Read the rows of a schedule under some conditions; None, with a warning, where its text is not its own.
+    """Read the rows of a schedule in a group; None where they cannot be used, with the reason in `left_out`.
     Raises `RecordError` where the rows say other figures than the index."""
-    every = store.read_schedule_rows(hash_operator(to_canonical_json(op.to_json())), indexed.digest)
-    trials = rows_to_trials(row for row in every if read_conditions(row.key) == conditions)
-    if not trials:
+    every = store.read_schedule_rows(group.operator_hash, indexed.digest)
+    there = RecordConditions(*group.conditions)
+    (rows,) = group_by_schedule(row for row in every if read_conditions(row.key) == there).values()
+    try:
+        trial = _rows_to_candidate(rows).to_trial()
+    except (InvalidInput, ScheduleError) as problem:
+        left_out[indexed.digest] = str(problem)
         return None
-    found = (trials[0].latency_s or 0.0), (trials[0].power_w or 0.0)
+    found = (trial.latency_s or 0.0), (trial.power_w or 0.0)
     expected = (indexed.latency_s or 0.0), (indexed.power_w or 0.0)
-    if not trials[0].ok or not np.allclose(found, expected, rtol=1e-9, atol=0.0):
-        raise RecordError(
-            f"{store.path} is damaged: its index has other figures of schedule {indexed.digest} than its "
-            "rows; restore a copy of it, or rebuild the index with `reindex` of sqlite3"
-        )
-    return trials[0]
+    if not trial.ok or not np.allclose(found, expected, rtol=1e-9, atol=0.0):
+        refuse_figures(store, group, indexed.digest)
+    return trial
 
 
 def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
@@ -281,7 +294,7 @@ def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
 
 def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditions) -> str:
     """End of an error message: the conditions of the operator's stored schedules; "" without any."""
-    text = to_canonical_json(op.to_json())
+    text = _make_text(op)
     metered = count_schedules(store, text, "metering")
     counts = describe_counts(metered, here)
     if counts:

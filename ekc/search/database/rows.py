@@ -63,15 +63,28 @@ CREATE_FIGURE_INDEX = (
 )
 """Index from which the best of a million rows is found without reading them."""
 _GROUP = f"operator_hash, {CONDITION_COLUMNS}"
+_SAME_GROUP = " and ".join(f"{column} = ?" for column in _GROUP.split(", "))
 GROUPS = f"select {_GROUP}, min(id), max(id), min(created), max(created) from trials"
-GROUPS_END = f"group by {_GROUP} order by max(id)"
+GROUPS_END = f"where (? is null or operator_hash = ?) group by {_GROUP} order by max(id)"
 COUNTS = f"select {CONDITION_COLUMNS}, count(distinct schedule_digest), max(id) from trials"
 COUNTS_END = (
     f"where (? is null or operator_hash = ?) and (? is null or kind = ?) group by {CONDITION_COLUMNS} "
     "order by max(id)"
 )
-FIGURES = f"select {_FIGURE_ORDER}, {_FIGURE}, case kind when 'check' then {_VERDICT} end from trials"
-FIGURES_END = " and ".join(f"{column} = ?" for column in _GROUP.split(", ")) + f" order by {_FIGURE_ORDER}"
+# As few values as possible: each costs time in a file of a million rows.
+FIGURES = (
+    f"select schedule_digest, draw, case kind when 'metering' then coalesce(window_s, 0.0) end, {_FIGURE} "
+    "from trials"
+)
+FIGURES_END = f"where {_SAME_GROUP} and kind in ('timing', 'metering') order by {_FIGURE_ORDER}"
+VERDICTS = f"select schedule_digest, draw, window_s, {_VERDICT} from trials"
+VERDICTS_END = f"where {_SAME_GROUP} and kind = 'check' order by {_FIGURE_ORDER}"
+FAILURES = "select schedule_digest from trials"
+FAILURES_END = (
+    f"where {_SAME_GROUP} and kind in ('failure', 'timing', 'metering') group by schedule_digest "
+    "having max(case kind when 'failure' then id end) > max(case kind when 'failure' then 0 else id end)"
+)
+"""Schedules with a failure that no later measurement replaces."""
 DIGESTS = (
     "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
     "group by schedule_digest"
