@@ -196,7 +196,7 @@ RECORDS: list[tuple[str, Callable[[], None], str, str]] = [
     ("a journal that names a file", name_victim_in_journal, JOURNAL, BEST),
     ("a journal that names a file", name_victim_in_journal, JOURNAL, LIST),
 ]
-"""What is damaged, how, words of the line, and the command."""
+"""Name and function of the damage, words of the line, and the command."""
 
 
 def assert_one_line(ended: Ended, words: str) -> None:
