@@ -24,8 +24,27 @@ from ekc.search.loop.generations import (
 )
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
 from ekc.search.run import TuningRun
+from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
 from ekc.tables import join_lines
+
+KEPT_EVALUATORS = 8
+"""Layers whose evaluators stay in memory: those that took their turns last."""
+
+
+class RecentSpaces:
+    """The spaces of the layers that took their turns last. The evaluators of all others are freed: a model of
+    200 layers would need several GB for them."""
+
+    def __init__(self) -> None:
+        self._spaces: list[Space] = []
+
+    def note_use(self, space: object) -> None:
+        """Note that a layer took a turn, and free the evaluator that was not used for the longest time."""
+        if isinstance(space, Space):
+            self._spaces = [*(one for one in self._spaces if one is not space), space]
+            if len(self._spaces) > KEPT_EVALUATORS:
+                self._spaces.pop(0).forget_evaluator()
 
 
 @dataclass(eq=False)
@@ -36,6 +55,8 @@ class LayerRun:
     run: TuningRun
     warm_start: str = ""
     """Description of the records that the models learned from before the run; "" for none."""
+    recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
+    """The spaces of all layers of the model that took their turns last."""
     forecast: RoundForecast = field(init=False)
     failure: str = ""
     """Why the layer has no result, in one line."""
@@ -143,6 +164,8 @@ class LayerRun:
         except EkcError as problem:
             self.failure = join_lines(str(problem))
             self.run.reporter.report("error", text=self.failure)
+        finally:
+            self.recent_spaces.note_use(self.run.task.space)
 
 
 def compute_closing_size(trial_count: int) -> int:
