@@ -23,6 +23,7 @@ from ekc.search.loop.generations import (
     compute_round_size,
 )
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
@@ -37,14 +38,16 @@ class RecentSpaces:
     200 layers would need several GB for them."""
 
     def __init__(self) -> None:
-        self._spaces: list[Space] = []
+        self._tasks: list[ScheduleTask] = []
 
-    def note_use(self, space: object) -> None:
-        """Note that a layer took a turn, and free the evaluator that was not used for the longest time."""
-        if isinstance(space, Space):
-            self._spaces = [*(one for one in self._spaces if one is not space), space]
-            if len(self._spaces) > KEPT_EVALUATORS:
-                self._spaces.pop(0).forget_evaluator()
+    def note_use(self, task: ScheduleTask) -> None:
+        """Note that a layer took a turn, and free what belongs to the one that took none for longest."""
+        self._tasks = [*(one for one in self._tasks if one is not task), task]
+        if len(self._tasks) > KEPT_EVALUATORS:
+            oldest = self._tasks.pop(0)
+            oldest.input_cache.clear()
+            if isinstance(oldest.space, Space):
+                oldest.space.forget_evaluator()
 
 
 @dataclass(eq=False)
@@ -165,7 +168,7 @@ class LayerRun:
             self.failure = join_lines(str(problem))
             self.run.reporter.report("error", text=self.failure)
         finally:
-            self.recent_spaces.note_use(self.run.task.space)
+            self.recent_spaces.note_use(self.run.task)
 
 
 def compute_closing_size(trial_count: int) -> int:
