@@ -86,3 +86,11 @@ def is_number(value: Any) -> bool:
     except OverflowError:
         return False
     return True
+
+
+def refuse_mask(name: str, array: Any) -> None:
+    """Refuse a masked array of NumPy whose mask hides elements: a kernel would read them all the same."""
+    if any(kind.__name__ == "MaskedArray" for kind in type(array).__mro__) and array.mask.any():
+        raise InvalidInput(
+            f"{name} is a masked array with masked elements, and a kernel has no mask; pass {name}.filled(0)"
+        )

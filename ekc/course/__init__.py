@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ekc.argument_checks import format_value
 from ekc.course.answers import Feedback, find_exercise, judge_answer
 from ekc.course.ladder import (
     BlockCounts,
@@ -23,6 +24,7 @@ from ekc.course.ladder import (
     tiled,
 )
 from ekc.course.strategies import Contest, contest
+from ekc.errors import InvalidInput
 
 __all__ = [
     "BlockCounts",
@@ -43,16 +45,21 @@ __all__ = [
 ]
 
 
-def check(lesson: int, exercise: str, answer: Any) -> Feedback:
+def check(lesson: int, exercise: str, answer: Any, seed: int | None = None) -> Feedback:
     """Check the answer to an exercise: a number, a schedule, a function or a text.
 
     The verdict is true where the answer is right; its text has a hint where it is wrong. Three dots (`...`)
-    are no answer yet. Raises `InvalidInput` for an exercise that there is not.
+    are no answer yet. Functions and kernels are tried on cases drawn at each check; `seed`, which the text
+    names, draws the same again. Raises `InvalidInput` for an exercise that there is not, or a seed that is no
+    whole number from 0 on.
     """
     load_exercises()
-    return judge_answer(find_exercise(lesson, exercise), answer)
+    entry = find_exercise(lesson, exercise)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+        raise InvalidInput(f"check: seed {format_value(seed)} is no whole number from 0 on; leave it out")
+    return judge_answer(entry, answer, seed)
 
 
 def load_exercises() -> None:
     """Import the modules that register exercises."""
-    from ekc.course import hardware_exercises, kernel_exercises  # noqa: F401
+    from ekc.course import hardware_exercises, kernel_exercises, search_exercises  # noqa: F401

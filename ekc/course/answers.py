@@ -33,6 +33,8 @@ class Feedback:
     """A hint where the answer is wrong, a fact where it is right."""
     key: str = ""
     """The exercise, such as "1a"."""
+    seed: int | None = None
+    """Seed of the cases that a wrong answer fails, where the cases are drawn."""
 
     @property
     def right(self) -> bool:
@@ -43,10 +45,14 @@ class Feedback:
         return self.state in (RIGHT, RECORDED)
 
     def __repr__(self) -> str:
-        return f"Exercise {self.key}: {_WORDS[self.state]} {self.remark}".rstrip()
+        text = f"Exercise {self.key}: {_WORDS[self.state]} {self.remark}".rstrip()
+        if self.seed is None:
+            return text
+        return f"{text} (The cases are drawn; check(..., seed={self.seed}) draws these again.)"
 
 
-Judge = Callable[[Any], Feedback]
+Judge = Callable[..., Feedback]
+"""From an answer to its verdict; of the kinds in `_DRAWN` with a random generator that draws the cases."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ _EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(lesson: int, letter: str, kind: str) -> Callable[[Judge], Judge]:
-    """Register a function as the judge of an exercise. It gets an answer of that kind, already converted."""
+    """Register a function as the judge of an exercise. It gets an answer of that kind, already converted, and
+    the random generator of its cases if that kind has drawn cases."""
 
     def register(judge: Judge) -> Judge:
         entry = Exercise(lesson, letter, kind, judge)
@@ -109,27 +116,33 @@ def find_exercise(lesson: Any, letter: Any) -> Exercise:
     return _EXERCISES[f"{lesson}{letter}"]
 
 
-def judge_answer(entry: Exercise, answer: Any) -> Feedback:
-    """Judge an answer of any type. Nothing that a student wrote raises here."""
+def judge_answer(entry: Exercise, answer: Any, seed: int | None = None) -> Feedback:
+    """Judge an answer of any type. Nothing that a student wrote raises here.
+
+    `seed` repeats the cases of an earlier check; without it they are drawn.
+    """
     if answer is ... or answer is None:
         return Feedback(MISSING, f"Put {_KINDS[entry.kind][0]} in place of the three dots.", entry.key)
+    is_drawn = entry.kind in _DRAWN
+    seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     try:
         converted = _KINDS[entry.kind][1](answer)
-        found = entry.judge(converted)
+        found = entry.judge(converted, np.random.default_rng(seed)) if is_drawn else entry.judge(converted)
     except _WrongKind as problem:
         given = (
             format_value(answer)
             if isinstance(answer, str | Real)
             else f"an object of type {type(answer).__name__}"
         )
-        found = wrong(
-            problem.args[0] or f"This exercise takes {_KINDS[entry.kind][0]}, and you gave {given}."
+        found, is_drawn = (
+            wrong(problem.args[0] or f"This exercise takes {_KINDS[entry.kind][0]}, and you gave {given}."),
+            False,
         )
     except _NoAnswer:
         return Feedback(MISSING, "Your function returns the three dots. Write its body.", entry.key)
     except EkcError as problem:
         found = wrong(f"ekc refuses it: {problem}")
-    return Feedback(found.state, found.remark, entry.key)
+    return Feedback(found.state, found.remark, entry.key, seed if is_drawn and not found.right else None)
 
 
 class _WrongKind(Exception):
@@ -272,5 +285,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "schedule": ("a schedule", _read_schedule),
     "function": ("a function", _read_function),
     "text": ("a text in quotes", _read_text),
+    "kernel": ("the text of a CUDA kernel in quotes", _read_text),
 }
 """Kind of answer -> its name, and the function that converts an answer to it."""
+_DRAWN = ("function", "kernel")
+"""Kinds of answers that are judged on cases drawn at each check."""

@@ -81,8 +81,13 @@ class Grades:
         return sum(v.right for v in self.verdicts.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The student, the state and remark of each exercise, the number of right answers, and the notes."""
-        answers = {key: {"state": v.state, "remark": v.remark} for key, v in self.verdicts.items()}
+        """The student, the state and remark of each exercise, the number of right answers, and the notes.
+
+        A wrong function or kernel has the seed of the cases that it fails."""
+        answers = {
+            key: {"state": v.state, "remark": v.remark, **({} if v.seed is None else {"seed": v.seed})}
+            for key, v in self.verdicts.items()
+        }
         return {
             "student": self.student,
             "right": self.right_count,

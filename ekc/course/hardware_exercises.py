@@ -1,21 +1,16 @@
-"""Exercises of lessons 6 to 10: pipelines, tensor cores, energy, search, metering and the sanitizer."""
+"""Exercises of lessons 5 to 8: occupancy, pipelines, tensor cores, energy."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
-from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
-from ekc.argument_checks import format_value
-from ekc.codegen import nvrtc
 from ekc.course.answers import (
     Feedback,
-    FunctionFailed,
-    call,
     exercise,
     is_near,
     judge_function,
@@ -28,23 +23,119 @@ from ekc.course.ladder import (
     SIZE,
     compare_energy,
     count,
+    find_capability,
     make_tensor_product,
     measure,
     measure_clocks,
+    occupancy,
+    open_device,
     rung,
     tiled,
 )
-from ekc.course.strategies import Contest, contest, count_draws
-from ekc.emulator.launch import launch
-from ekc.errors import CompileError
+from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.ir.dtypes import FLOAT16
 from ekc.ir.hardware.mma import LANES_PER_GROUP, MMA_COLUMNS, MMA_ROWS, SUMS_PER_LANE, find_mma_instruction
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.kernel import compile
 
 
+def _draw_blocks(random: Generator) -> list[tuple[int, int, int]]:
+    """Threads, registers and bytes of shared memory of blocks, each resource the scarcest of some.
+
+    Warps are multiples of 4, registers of 8, bytes of 128: the hardware rounds up to these.
+    """
+    capability = find_capability()
+    blocks = []
+    for _ in range(6):
+        threads, registers = 128 * int(random.integers(1, 9)), 8 * int(random.integers(2, 17))
+        blocks.append((threads, registers, 128 * int(random.integers(64))))
+        blocks.append((threads, 16, 0))
+        # So many blocks fit without the reserve of each, and one fewer with it.
+        fitting = int(random.integers(3, 9))
+        most = capability.shared_bytes_per_sm // fitting // 128
+        blocks.append((128, 32, 128 * (most - int(random.integers(6)))))
+    blocks += [(32, 24, 0), (64, 32, 0)]
+    return [blocks[i] for i in random.permutation(len(blocks))]
+
+
+@exercise(5, "a", "function")
+def compute_warps(function: Callable[..., Any], random: Generator) -> Feedback:
+    """Resident warps of an SM."""
+    capability = find_capability()
+
+    def explain(arguments: tuple[Any, ...], value: Any) -> str:
+        threads, registers, shared_bytes = arguments
+        found = compute_occupancy(capability, threads, registers, shared_bytes)
+        if is_near(value, found.blocks):
+            return "That is the number of blocks. How many warps has a block?"
+        if is_near(value, found.warps * WARP):
+            return "That is the number of threads. 32 of them are a warp."
+        if isinstance(value, float) and not value.is_integer():
+            return "Only whole blocks fit: round down."
+        if found.limited_by == "shared memory" and is_near(
+            value, capability.shared_bytes_per_sm // shared_bytes * found.warps_per_block
+        ):
+            return "Each block takes more shared memory than it declares: see the last row of the table."
+        return (
+            f"Here {found.limited_by} limit the blocks. Take the least of the four limits, in whole blocks."
+        )
+
+    cases = [(block, compute_occupancy(capability, *block).warps) for block in _draw_blocks(random)]
+    remark = "Real GPUs also round registers up, to a multiple of 8 for each thread."
+    return judge_function(function, cases, remark, explain)
+
+
+@exercise(5, "b", "text")
+def find_limit(answer: str) -> Feedback:
+    """The resource that limits a kernel with deep tiles and small blocks."""
+    schedule = tiled(threads=(8, 8), depth=64)
+    names, limit = ("warps", "blocks", "registers", "shared memory"), answer.strip().lower()
+    if limit not in names:
+        return wrong(f"Answer one of: {', '.join(names)}.")
+    found = occupancy(schedule)
+    if limit == found.limited_by:
+        return right(f"{found.blocks} blocks fit, which are {found.warps} warps.")
+    return wrong(
+        f"{limit.capitalize()} would allow more blocks than fit. For each of the four, divide what an SM has "
+        "by what a block takes; the least decides. With two stages there are two tiles of each kind."
+    )
+
+
+@exercise(5, "c", "number")
+def count_idle_sms(answer: float) -> Feedback:
+    """SMs without a block."""
+    blocks = prod(compile(tiled(stages=1, size=256), arch=ARCH).launches[0].grid)
+    sms = open_device().limits.sms
+    return judge_number(
+        answer,
+        sms - blocks,
+        f"Only {blocks} SMs have a block.",
+        [
+            (blocks, "That is the number of blocks. How many SMs have none?"),
+            (0, "How many blocks are there? A block computes (16 x 4) x (16 x 4) elements."),
+            (sms - 64, "That is for a product of 512 x 512."),
+        ],
+        "A block computes (16 x 4) x (16 x 4) elements of C. How many such blocks cover 256 x 256?",
+    )
+
+
+@exercise(5, "d", "schedule")
+def beat_both_tiles(answer: Schedule) -> Feedback:
+    """Less time than a tile of 1 x 1, and less energy than one of 4 x 4."""
+    fast, cheap = (tiled(tile=tile, vector=1, stages=1, size=256) for tile in ((1, 1), (4, 4)))
+    if answer.op != fast.op:
+        return wrong("The operator is ekc.matmul(256, 256, 256): use size=256.")
+    found, time, energy = measure(answer), measure(fast), measure(cheap)
+    if found.us < time.us and found.mj < energy.mj:
+        return right(f"Figures: {found}.")
+    return wrong(
+        f"Against 1 x 1 your time is {100 * found.us / time.us - 100:+z.0f}%, and against 4 x 4 your energy "
+        f"is {100 * found.mj / energy.mj - 100:+z.0f}%. Look at the table of wishes: which is not met?"
+    )
+
+
 @exercise(6, "a", "function")
-def sum_pipeline(function: Callable[..., Any]) -> Feedback:
+def sum_pipeline(function: Callable[..., Any], random: Generator) -> Feedback:
     """Time of a pipeline of two stages."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -55,7 +146,10 @@ def sum_pipeline(function: Callable[..., Any]) -> Feedback:
             return "The first load and the last multiplication have nothing to run beside them."
         return "The first tile is only loaded, the last only multiplied. What happens in each step between?"
 
-    shapes = ((1, 3.0, 5.0), (2, 3.0, 5.0), (32, 3.0, 5.0), (32, 5.0, 3.0), (8, 4.0, 4.0))
+    times = np.round(random.uniform(1, 9, (12, 2)), 1).tolist()
+    shapes = [
+        (n, a, b) for n, (a, b) in zip((1, 2, *random.integers(3, 65, 10).tolist()), times, strict=True)
+    ]
     cases = [((n, a, b), a + (n - 1) * max(a, b) + b) for n, a, b in shapes]
     return judge_function(function, cases, "For many tiles, the slower of both decides alone.", explain)
 
@@ -118,7 +212,7 @@ def _find_place(lane: int, element: int) -> tuple[int, int]:
 
 
 @exercise(7, "a", "function")
-def place_sums(function: Callable[..., Any]) -> Feedback:
+def place_sums(function: Callable[..., Any], random: Generator) -> Feedback:
     """Row and column of each sum of each lane."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -133,6 +227,7 @@ def place_sums(function: Callable[..., Any]) -> Feedback:
         return f"The {wrong_part} is wrong. Take the formula of the lesson, with // for the divisions."
 
     cases = [((lane, e), _find_place(lane, e)) for lane in range(WARP) for e in range(SUMS_PER_LANE)]
+    random.shuffle(cases)
     return judge_function(function, cases, "Each element of the 16 x 8 tile has one lane.", explain)
 
 
@@ -176,7 +271,7 @@ def beat_tensor_product(answer: Schedule) -> Feedback:
 
 
 @exercise(7, "d", "function")
-def find_lane(function: Callable[..., Any]) -> Feedback:
+def find_lane(function: Callable[..., Any], random: Generator) -> Feedback:
     """Lane of an element."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -185,6 +280,7 @@ def find_lane(function: Callable[..., Any]) -> Feedback:
         return "A group of four lanes has a row, and each lane of it two neighbouring columns."
 
     cases = [(_find_place(lane, e), lane) for e in range(SUMS_PER_LANE) for lane in range(WARP)]
+    random.shuffle(cases)
     return judge_function(function, cases, "Four lanes hold a row.", explain)
 
 
@@ -257,171 +353,13 @@ def find_best_clock(answer: float) -> Feedback:
 def save_at_equal_speed(answer: Schedule) -> Feedback:
     """A quarter less energy at about the same time."""
     wide, deep = tiled(tile=(2, 4)), tiled(threads=(8, 16), tile=(8, 4), depth=8)
-    if answer == deep:
-        return wrong("That is deep itself. Find another.")
+    if answer.op == deep.op and _count_work(answer) == _count_work(deep):
+        return wrong("That is deep itself: it has the same blocks, loads and barriers. Find another.")
     return judge_faster(answer, wide, time_share=1.05, energy_share=0.75)
 
 
-@exercise(9, "a", "number")
-def count_cuts(answer: float) -> Feedback:
-    """Ordered triples of factors of 512."""
-    pairs = [(a, SIZE // a) for a in range(1, SIZE + 1) if SIZE % a == 0]
-    cuts = {(a, b, rest // b) for a, rest in pairs for b in range(1, rest + 1) if rest % b == 0}
-    unordered = {tuple(sorted(cut)) for cut in cuts}
-    return judge_number(
-        answer,
-        len(cuts),
-        f"For i and j together that makes {len(cuts) ** 2:,}, before k and all else.",
-        [
-            (len(unordered), "That is without the order: 1 x 4 x 128 and 4 x 1 x 128 are two."),
-            (len(pairs), "That is the number of ways with two factors."),
-            (
-                len(pairs) ** 2,
-                "The first two factors cannot be chosen freely: their product must divide 512.",
-            ),
-        ],
-        "512 is 2 to the power of 9. In how many ways can 9 twos be put into three boxes?",
-    )
-
-
-@exercise(9, "b", "function")
-def judge_draws(function: Callable[..., Any]) -> Feedback:
-    """Draws that hit the best share with some confidence."""
-
-    def explain(arguments: tuple[Any, ...], value: Any) -> str:
-        if is_near(value, 1 / arguments[0], 0.05):
-            return "That many draws hit it once in the mean, and often not at all."
-        if isinstance(value, float) and not value.is_integer():
-            return "Round up: there are whole draws only."
-        return "All draws miss with probability (1 - share) ** draws. That must be at most 1 - confidence."
-
-    cases = [(pair, count_draws(*pair)) for pair in ((0.01, 0.95), (0.05, 0.95), (0.001, 0.5), (0.5, 0.99))]
-    return judge_function(function, cases, "It does not depend on the number of schedules.", explain)
-
-
-@exercise(9, "c", "function")
-def beat_random_search(function: Callable[..., Any]) -> Feedback:
-    """A strategy that is 10 % better than random search."""
-    random_best = draw_at_random().median_best("random")
-
-    def strategy(tried: list[float]) -> Any:
-        return call(function, tried)
-
-    try:
-        best = contest(yours=strategy).median_best("yours")
-    except FunctionFailed as problem:
-        return wrong(str(problem))
-    found = f"{best:.1f} us against {random_best:.1f} us of random search in the median"
-    if best <= 0.9 * random_best:
-        return right(f"{found}.")
-    if best == random_best:
-        return wrong(f"{found}: it is random search. Return the index of a good trial now and then.")
-    if best == contest(climb=climb_hill).median_best("climb"):
-        return wrong(f"{found}: it is the climb of the lesson. On which hill should it begin?")
-    return wrong(f"{found}. Look around first, then stay near the best few: when does yours do which?")
-
-
-def climb_hill(tried: list[float]) -> int | None:
-    """Hill climbing, as lesson 9 has it."""
-    return tried.index(min(tried)) if tried else None
-
-
-@cache
-def draw_at_random() -> Contest:
-    """The contest of random search alone."""
-    return contest(random=lambda tried: None)
-
-
-@exercise(10, "a", "function")
-def judge_energy(function: Callable[..., Any]) -> Feedback:
-    """Joules of a call, from readings of a counter."""
-    for seed, (watts, tick_s, seconds) in enumerate(
-        ((140.0, 0.1, 4e-5), (95.0, 0.1, 5e-4), (210.0, 0.02, 1e-5))
-    ):
-        readings = _read_counter(watts, tick_s, seed)
-        try:
-            value = call(function, readings, seconds)
-        except FunctionFailed:
-            return wrong(
-                "Your function raises an error on readings of a counter. Try it on a list of your own."
-            )
-        truth = watts * seconds
-        (t0, j0), (t1, j1) = readings[0], readings[-1]
-        if is_near(value, truth, 0.005):
-            continue
-        if is_near(value, (j1 - j0) / (t1 - t0) * seconds, 1e-6):
-            return wrong("You took the first and the last reading. Neither is on a tick: look for jumps.")
-        if is_near(value, watts, 0.1):
-            return wrong("That is the power in watts. Multiply by the seconds of a call.")
-        if is_near(value, j1 - j0, 0.15):
-            return wrong("That is the energy of all calls. One call takes seconds_of_call.")
-        return wrong(
-            f"The kernel takes {truth:.3g} J a call, and your function gives {format_value(value)}. Find the "
-            "first and the last reading at which the counter has just jumped."
-        )
-    return right("The counter's ticks are exact here; real ones scatter, so windows are longer.")
-
-
-def _read_counter(watts: float, tick_s: float, seed: int) -> list[tuple[float, float]]:
-    """Readings every millisecond for about 1.5 s of a counter that ticks; it begins between two ticks."""
-    offset = np.random.default_rng(seed).uniform(0.3, 0.7) * tick_s
-    times = np.arange(0, 1.57, 1e-3)
-    ticks = np.floor((times + offset) / tick_s + 1e-9)
-    return list(zip(times.tolist(), (1000.0 + ticks * tick_s * watts).tolist(), strict=True))
-
-
-@exercise(10, "b", "function")
-def judge_verdict(function: Callable[..., Any]) -> Feedback:
-    """The meaning of an interval of a ratio."""
-
-    def explain(arguments: tuple[Any, ...], value: Any) -> str:
-        if arguments[0] < 1 < arguments[1]:
-            return "The interval contains 1, so both kernels may take the same."
-        return "Is the whole interval above 1, below 1, or is 1 in it?"
-
-    cases = [((0.9, 0.95), -1), ((0.97, 1.02), 0), ((1.01, 1.2), 1), ((0.5, 1.5), 0), ((0.999, 1.3), 0)]
-    return judge_function(function, cases, "A small difference needs more meterings.", explain)
-
-
-@exercise(10, "c", "text")
-def predict_finding(answer: str) -> Feedback:
-    """The finding of a loop with an iteration too many."""
-    kinds = ("race", "misaligned", "out-of-bounds", "uninitialised")
-    kind = re.sub(r"[\s_]+", "-", answer.strip().lower())
-    kind = "uninitialised" if kind == "uninitialized" else kind
-    if kind not in kinds:
-        return wrong(f"Answer one of: {', '.join(kinds)}.")
-    kernel = compile(rung("shared memory", size=64), arch=ARCH)
-    start = kernel.launches[0]
-    text = kernel.cuda_source.replace("k_1 < 16", "k_1 < 17", 1)
-    arrays = [np.ones((64, 64), np.float32) for _ in range(3)]
-    ptx = nvrtc.compile(text, ARCH).ptx
-    report = launch(ptx, start.name, grid=start.grid, block=start.block, args=arrays, blocks=[0])
-    found = {finding.kind for finding in report.findings}
-    if kind in found:
-        return right(f"{report.findings[0].message}.")
-    return wrong("Iteration 16 reads B.shared[16, j.1]. How many rows has the tile?")
-
-
-@exercise(10, "d", "text")
-def repair_sum(answer: str) -> Feedback:
-    """A sum in shared memory without a race."""
-    try:
-        ptx = nvrtc.compile(answer, ARCH).ptx
-    except CompileError as problem:
-        return wrong(f"It does not compile: {str(problem).partition(chr(10))[0]}")
-    x, y = np.random.default_rng(0).standard_normal(256).astype(np.float32), np.zeros(1, np.float32)
-    report = launch(ptx, "sum", grid=(1,), block=(256,), args=[x, y], max_instructions=50_000)
-    if not math.isclose(float(y[0]), float(x.sum()), abs_tol=1e-3):
-        return wrong(f"The sum is wrong by {abs(float(y[0] - x.sum())):.3g}.")
-    if report.findings:
-        return wrong(
-            f"The sanitizer finds: {report.findings[0].message}. "
-            "Which thread wrote what is read here, and when?"
-        )
-    if not report.counters.barriers:
-        return wrong("Your kernel has no barrier. Sum in shared memory, with all threads.")
-    skipped = re.search(r"if\s*\([^()]*half[^()]*\)\s*(\{[^{}]*__syncthreads|__syncthreads)", answer)
-    if skipped:
-        return wrong("Some threads skip a barrier inside an if. All threads of the block must reach it.")
-    return right(f"The block passes {report.counters.barriers} barriers.")
+def _count_work(schedule: Schedule) -> tuple[Any, ...]:
+    """Shape of a launch and accesses of its first block. Unrolled loops change none of them."""
+    counters = count(schedule).counters
+    start = compile(schedule, arch=ARCH).launches[0]
+    return start.grid, start.block, counters.shared_requests, counters.global_requests, counters.barriers

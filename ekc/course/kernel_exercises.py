@@ -1,4 +1,4 @@
-"""Exercises of lessons 1 to 5: schedules, coalescing, shared memory, registers and vectors, occupancy."""
+"""Exercises of lessons 1 to 4: schedules, coalescing, shared memory, registers and vectors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ekc.course.answers import Feedback, exercise, is_near, judge_function, judge_number, right, wrong
 from ekc.course.ladder import (
     SIZE,
     count,
-    find_capability,
     find_warp_shape,
     measure,
-    occupancy,
-    open_device,
     rung,
     tiled,
 )
-from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.errors import ScheduleError
+from ekc.ir.drawing.ownership import find_block_tile
 from ekc.ir.hardware.target import find_capabilities
+from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operators import matmul
 from ekc.ir.schedule import CacheRead
 from ekc.ir.schedule.schedule import Schedule
@@ -123,6 +122,12 @@ def shape_blocks(answer: Schedule) -> Feedback:
             f"The threads are right. Your grid is {launch.grid}. Bind both outer loops to blocks, and the "
             "rows of a tile to thread.y."
         )
+    place = find_block_tile(derive_launches(answer.program)[0]).index
+    if len(place) != rows * columns or tuple(np.ptp(place, axis=0)) != (rows - 1, columns - 1):
+        return wrong(
+            "The elements of your first block are no tile of 8 x 32 neighbours. Bind the inner loops of both "
+            "splits to threads, and the outer ones to blocks."
+        )
     return right(f"A grid of {launch.grid[:2]} blocks, each of {launch.block[:2]} threads along x and y.")
 
 
@@ -149,7 +154,7 @@ def _count_sectors(elements: NDArray[np.int64]) -> int:
 
 
 @exercise(2, "b", "function")
-def count_strided_sectors(function: Callable[..., Any]) -> Feedback:
+def count_strided_sectors(function: Callable[..., Any], random: Generator) -> Feedback:
     """Sectors of a strided read, as a function of the stride."""
     lanes = np.arange(WARP)
 
@@ -160,7 +165,8 @@ def count_strided_sectors(function: Callable[..., Any]) -> Feedback:
             return "A sector has 32 bytes, and a float has 4 of them."
         return "How many bytes are there from the first to the last float, and how many lanes share a sector?"
 
-    cases = [((stride,), _count_sectors(lanes * stride)) for stride in (1, 2, 4, 7, 8, 3, 5, 16, 33, 512)]
+    strides = (*random.permutation(np.arange(1, 12)), *random.integers(12, 5000, 12))
+    cases = [((int(stride),), _count_sectors(lanes * stride)) for stride in strides]
     return judge_function(function, cases, "From a stride of 8 on, each lane has its own sector.", explain)
 
 
@@ -227,7 +233,7 @@ def count_shared_bytes(answer: float) -> Feedback:
 
 
 @exercise(3, "b", "function")
-def find_bank(function: Callable[..., Any]) -> Feedback:
+def find_bank(function: Callable[..., Any], random: Generator) -> Feedback:
     """Bank of an element of a tile."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -238,13 +244,14 @@ def find_bank(function: Callable[..., Any]) -> Feedback:
             return "The row matters too: it begins at word row * width."
         return "First the number of the word: how many words are before this row? Then its bank."
 
-    shapes = ((0, 0, 32), (1, 3, 16), (1, 0, 33), (2, 1, 33), (5, 7, 20), (31, 31, 64))
+    widths = [32, 33, *map(int, random.integers(2, 100, 14))]
+    shapes = [(int(random.integers(1, 64)), int(random.integers(w)), w) for w in widths]
     cases = [((r, c, w), (r * w + c) % BANKS) for r, c, w in shapes]
     return judge_function(function, cases, "Rows of 33 words begin one bank further each time.", explain)
 
 
 @exercise(3, "c", "function")
-def count_passes(function: Callable[..., Any]) -> Feedback:
+def count_passes(function: Callable[..., Any], random: Generator) -> Feedback:
     """Passes of a warp that reads a column, as a function of the width of a row."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -254,7 +261,9 @@ def count_passes(function: Callable[..., Any]) -> Feedback:
         return "Find the bank of each lane's word. The bank with the most lanes decides."
 
     cases = []
-    for width in (32, 33, 16, 36, 34, 40, 1, 17):
+    # Each number of passes, then any width.
+    odd = 2 * random.integers(0, 12, 6) + 1
+    for width in map(int, (*odd * 2 ** np.arange(6), *random.integers(1, 300, 8))):
         lanes_by_bank = Counter(row * width % BANKS for row in range(WARP))
         cases.append(((width,), max(lanes_by_bank.values())))
     return judge_function(function, cases, "An odd width puts a column into 32 banks.", explain)
@@ -269,7 +278,10 @@ def avoid_conflicts(answer: Schedule) -> Feedback:
     tiles = [s for s in answer.program.nests[0].stagings if s.scope == "shared" and s.source == "A"]
     if not tiles or tiles[0].order != (1, 0):
         return wrong("The tile of A in shared memory must stay transposed: order=(1, 0).")
-    conflicts = count(answer).conflicts
+    found = count(answer)
+    conflicts = found.conflicts
+    if conflicts == 0 and found.barriers != count(shared).barriers:
+        return wrong("Your tiles have another depth than those of turned. Keep them, and change the padding.")
     if conflicts == 0:
         return right(f"Figures: {measure(answer)}.")
     return wrong(
@@ -298,7 +310,7 @@ def count_loads(answer: float) -> Feedback:
 
 
 @exercise(4, "b", "function")
-def compute_reuse(function: Callable[..., Any]) -> Feedback:
+def compute_reuse(function: Callable[..., Any], random: Generator) -> Feedback:
     """Multiply-adds for each loaded float, as a function of the tile."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -309,7 +321,7 @@ def compute_reuse(function: Callable[..., Any]) -> Feedback:
             return "These are the multiply-adds. Divide by the floats that are loaded for them."
         return "For one k, a thread loads a column of A and a row of B."
 
-    shapes = ((1, 1), (4, 4), (2, 8), (1, 16), (8, 8))
+    shapes = ((1, 1), (4, 4), *random.integers(1, 33, (10, 2)).tolist())
     cases = [((r, c), r * c / (r + c)) for r, c in shapes]
     return judge_function(function, cases, "4 x 4 is best of the shapes with 16 elements.", explain)
 
@@ -361,90 +373,4 @@ def judge_faster(
     return wrong(
         f"Compared with the given kernel, {' and '.join(parts)}; asked is {asked}. "
         "Change one number at a time."
-    )
-
-
-_BLOCKS = (
-    (256, 40, 0),
-    (256, 16, 0),
-    (128, 64, 4096),
-    (1024, 32, 0),
-    (64, 32, 0),
-    (256, 128, 8192),
-    (128, 32, 48 * 1024),
-    (32, 24, 0),
-    (256, 32, 26 * 1024),
-)
-"""Threads, registers and bytes of shared memory. Registers are multiples of 8: the hardware rounds up."""
-
-
-@exercise(5, "a", "function")
-def compute_warps(function: Callable[..., Any]) -> Feedback:
-    """Resident warps of an SM."""
-    capability = find_capability()
-
-    def explain(arguments: tuple[Any, ...], value: Any) -> str:
-        threads, registers, shared_bytes = arguments
-        found = compute_occupancy(capability, threads, registers, shared_bytes)
-        if is_near(value, found.blocks):
-            return "That is the number of blocks. How many warps has a block?"
-        if is_near(value, found.warps * WARP):
-            return "That is the number of threads. 32 of them are a warp."
-        if isinstance(value, float) and not value.is_integer():
-            return "Only whole blocks fit: round down."
-        return (
-            f"Here {found.limited_by} limit the blocks. Take the least of the four limits, in whole blocks."
-        )
-
-    cases = [(block, compute_occupancy(capability, *block).warps) for block in _BLOCKS]
-    remark = "Real GPUs also round registers up, to a multiple of 8 for each thread."
-    return judge_function(function, cases, remark, explain)
-
-
-@exercise(5, "b", "text")
-def find_limit(answer: str) -> Feedback:
-    """The resource that limits a kernel with deep tiles and small blocks."""
-    schedule = tiled(threads=(8, 8), depth=64)
-    names, limit = ("warps", "blocks", "registers", "shared memory"), answer.strip().lower()
-    if limit not in names:
-        return wrong(f"Answer one of: {', '.join(names)}.")
-    found = occupancy(schedule)
-    if limit == found.limited_by:
-        return right(f"{found.blocks} blocks fit, which are {found.warps} warps.")
-    return wrong(
-        f"{limit.capitalize()} would allow more blocks than fit. For each of the four, divide what an SM has "
-        "by what a block takes; the least decides. With two stages there are two tiles of each kind."
-    )
-
-
-@exercise(5, "c", "number")
-def count_idle_sms(answer: float) -> Feedback:
-    """SMs without a block."""
-    blocks = prod(compile(tiled(stages=1, size=256), arch=ARCH).launches[0].grid)
-    sms = open_device().limits.sms
-    return judge_number(
-        answer,
-        sms - blocks,
-        f"Only {blocks} SMs have a block.",
-        [
-            (blocks, "That is the number of blocks. How many SMs have none?"),
-            (0, "How many blocks are there? A block computes (16 x 4) x (16 x 4) elements."),
-            (sms - 64, "That is for a product of 512 x 512."),
-        ],
-        "A block computes (16 x 4) x (16 x 4) elements of C. How many such blocks cover 256 x 256?",
-    )
-
-
-@exercise(5, "d", "schedule")
-def beat_both_tiles(answer: Schedule) -> Feedback:
-    """Less time than a tile of 1 x 1, and less energy than one of 4 x 4."""
-    fast, cheap = (tiled(tile=tile, vector=1, stages=1, size=256) for tile in ((1, 1), (4, 4)))
-    if answer.op != fast.op:
-        return wrong("The operator is ekc.matmul(256, 256, 256): use size=256.")
-    found, time, energy = measure(answer), measure(fast), measure(cheap)
-    if found.us < time.us and found.mj < energy.mj:
-        return right(f"Figures: {found}.")
-    return wrong(
-        f"Against 1 x 1 your time is {100 * found.us / time.us - 100:+z.0f}%, and against 4 x 4 your energy "
-        f"is {100 * found.mj / energy.mj - 100:+z.0f}%. Look at the table of wishes: which is not met?"
     )

@@ -96,8 +96,10 @@ class Submission:
         if self._runs_student_code:
             raise TimeIsUp
 
-    def check(self, lesson: Any, exercise: Any, answer: Any) -> Feedback:
-        """`ekc.course.check` while grading: sends the answer, and does not say whether it is right."""
+    def check(self, lesson: Any, exercise: Any, answer: Any, seed: Any = None) -> Feedback:
+        """`ekc.course.check` while grading: sends the answer, and does not say whether it is right.
+
+        The grader draws its own cases, whatever the seed."""
         ekc.course.load_exercises()
         entry = find_exercise(lesson, exercise)
         self._runs_student_code = False

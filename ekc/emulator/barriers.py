@@ -11,10 +11,13 @@ from ekc.emulator.lane_state import LaneState
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
+from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
 from ekc.tables import count_nouns
 
-_BARRIER_HINT = "Every thread of a block must reach the barrier: move it out of the condition."
+_BARRIER_HINT = (
+    "Every thread of a block must reach the barrier: put the work in the condition, not the barrier."
+)
 
 
 class Barriers:
@@ -33,6 +36,12 @@ class Barriers:
         self.instruction_by_line: dict[int, Instruction] = {}
         self.arrived_lanes: dict[int, Any] = {}
         """Lanes that went through `bar.arrive`, by barrier."""
+        self.excused = np.zeros(lanes, np.bool_)
+        """Lanes that ended by `trap`, or that a finding names already: they may miss barriers."""
+        self.arrival_counts = np.ones(lanes)
+        """Threads that each lane counts for: the last of a short warp also for those that the warp lacks."""
+        warp_sizes = np.bincount(batch.lane_warps)
+        self.arrival_counts[np.cumsum(warp_sizes) - 1] += WARP_SIZE - warp_sizes
 
     def pass_all_lanes(self, block: Block) -> bool:
         """Pass a barrier at which all lanes arrive together; False where that needs `arrive`."""
@@ -81,7 +90,7 @@ class Barriers:
         """Release the lanes at every complete barrier.
 
         A barrier without a thread count waits for all threads that have not left the kernel (since compute
-        capability 7).
+        capability 7). Those that left without it are a finding.
         """
         waiting = self.waiting_barrier >= 0
         if not waiting.any():
@@ -92,50 +101,86 @@ class Barriers:
             present = np.bincount(self.lane_blocks, at_barrier, self.block_count)
             required = np.zeros(self.block_count)
             np.maximum.at(required, self.lane_blocks[at_barrier], self.expected_threads[at_barrier])
-            arrivals = self.arrived_lanes.get(int(number))
-            extra = 0 if arrivals is None else np.bincount(self.lane_blocks, arrivals, self.block_count)
-            full = np.where(required > 0, present + extra >= required, present >= alive) & (present > 0)
+            full = (present > 0) & (present >= alive)
+            if required.any():
+                full = np.where(required > 0, self._count_arrivals(int(number), at_barrier) >= required, full)
             if full.any():
                 lanes = at_barrier & full[self.lane_blocks]
                 self._complete_barrier(lanes, full, (required > 0) & full, int(number))
 
+    def _count_arrivals(self, number: int, at_barrier: Any) -> Any:
+        """Threads of each block that count at a barrier with a thread count, which counts whole warps: lanes
+        that have left count with the others of their warp."""
+        has_lane = np.bincount(self.batch.lane_warps, at_barrier) > 0
+        arrived = at_barrier | (has_lane[self.batch.lane_warps] & (self.batch.pc == DONE))
+        if number in self.arrived_lanes:
+            arrived = arrived | self.arrived_lanes[number]
+        return np.bincount(self.lane_blocks, arrived * self.arrival_counts, self.block_count)
+
     def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch
         self.passed_count += int(np.count_nonzero(complete_blocks))
-        self._check_convergence(lanes)
-        self._reduce_predicate(lanes)
         met = lanes | (complete_blocks & ~counted_blocks)[self.lane_blocks]
         if number in self.arrived_lanes:
             met |= self.arrived_lanes[number] & complete_blocks[self.lane_blocks]
+        if self.sanitizer is not None:
+            self._check_missing(lanes, met, counted_blocks)
+            self._check_split(lanes, counted_blocks, number)
+        self._reduce_predicate(lanes)
+        if number in self.arrived_lanes:
             self.arrived_lanes[number] &= ~complete_blocks[self.lane_blocks]
         if self.sanitizer is not None:
             self.sanitizer.cross_barrier(met)
         batch.pc[lanes] = self.next_block[lanes]
         self.waiting_barrier[lanes] = -1
 
-    def _check_convergence(self, lanes: Any) -> None:
-        """A finding if lanes of one warp arrive at one barrier from different instructions.
+    def _check_missing(self, lanes: Any, met: Any, counted_blocks: Any) -> None:
+        """A finding if threads left the kernel without the barrier at which `lanes` met.
 
-        `bar` is `barrier.aligned`, which all lanes of a warp must execute as one.
+        A barrier without a thread count is for all threads of the block. One with a count is for some warps,
+        and where it is aligned for all lanes of each of them.
         """
-        if not self.batch.is_sanitized:
-            return
-        warp, line = self.batch.lane_warps[lanes], self.waiting_line[lanes]
-        pairs = np.unique(np.stack([warp, line], axis=1), axis=0)
-        split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
-        if split.size and not self._allows_divergence(pairs[:, 1]):
-            self._report_split(lanes & np.isin(self.batch.lane_warps, split))
+        missing = met & ~lanes & (self.batch.pc == DONE)
+        if counted_blocks.any():
+            has_lane = np.bincount(self.batch.lane_warps, lanes) > 0
+            partial = has_lane[self.batch.lane_warps] & ~lanes & counted_blocks[self.lane_blocks]
+            if partial.any() and not self._allows_divergence(self.waiting_line[lanes]):
+                missing |= partial
+        missing &= ~self.excused
+        if missing.any():
+            self._report_missing(lanes, missing)
+            self.excused |= missing
 
-    def _report_split(self, lanes: Any) -> None:
-        """A finding for each barrier at which some lanes of warps wait that wait at several."""
+    def _check_split(self, lanes: Any, counted_blocks: Any, number: int) -> None:
+        """A finding if threads met at one barrier from different instructions that must run it as one.
+
+        `bar` is `barrier.aligned`, which all lanes of a warp must execute together. Barrier 0 without a
+        thread count is `__syncthreads()`, which all threads of a block must execute together.
+        """
+        lines = self.waiting_line[lanes]
+        if (lines == lines[0]).all():
+            return
+        is_whole = ~counted_blocks[self.lane_blocks] & (number == 0)
+        group = np.where(is_whole, self.lane_blocks, self.block_count + self.batch.lane_warps)
+        pairs = np.unique(np.stack([group[lanes], lines], axis=1), axis=0)
+        split = pairs[1:, 0][pairs[1:, 0] == pairs[:-1, 0]]
+        mixed = lanes & np.isin(group, split)
+        if split.size and not self._allows_divergence(self.waiting_line[mixed]):
+            self._report_split(mixed, group)
+
+    def _report_split(self, lanes: Any, group: Any) -> None:
+        """A finding for each barrier at which some threads of warps or blocks wait that wait at several."""
         batch = self.batch
         for line in np.unique(self.waiting_line[lanes]):
             lane = int(np.flatnonzero(lanes & (self.waiting_line == line))[0])
-            warp = lanes & (batch.lane_warps == batch.lane_warps[lane])
-            others = np.unique(self.waiting_line[warp & (self.waiting_line != line)])
+            together = lanes & (group == group[lane])
+            others = np.unique(self.waiting_line[together & (self.waiting_line != line)])
             here, there = self._describe_place(line), " and ".join(map(self._describe_place, others))
             thread = lane % batch.geometry.threads_per_block
-            message = f"thread {thread} waits at the barrier of {here}, others of its warp at that of {there}"
+            whole = "block" if group[lane] < self.block_count else "warp"
+            message = (
+                f"thread {thread} waits at the barrier of {here}, others of its {whole} at that of {there}"
+            )
             batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
 
     def _describe_place(self, line: int) -> str:
@@ -149,13 +194,16 @@ class Barriers:
         return all(x[0] == "barrier" and "aligned" not in x for x in parts)
 
     def _report_missing(self, lanes: Any, missing: Any) -> None:
-        """A finding for each barrier at which `lanes` wait: some lanes never come."""
-        batch = self.batch
-        for line in np.unique(self.waiting_line[lanes]):
-            lane = int(np.flatnonzero(missing)[0])
-            thread = lane % batch.geometry.threads_per_block
-            count = count_nouns(int(missing.sum()), "thread")
-            message = f"thread {thread} never reaches this barrier ({count} in all)"
+        """A finding for each barrier at which `lanes` wait in the first block that misses some."""
+        batch, size = self.batch, self.batch.geometry.threads_per_block
+        lane = int(np.flatnonzero(missing)[0])
+        in_block = self.lane_blocks == self.lane_blocks[lane]
+        threads = np.flatnonzero(missing & in_block) % size
+        count = f"{threads.size} of {count_nouns(size, 'thread')} of the block"
+        has_left = batch.pc[lane] == DONE
+        what = "leaves the kernel without reaching" if has_left else "never reaches"
+        for line in np.unique(self.waiting_line[lanes & in_block]):
+            message = f"thread {threads[0]} {what} this barrier ({count})"
             batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
 
     def _reduce_predicate(self, lanes: Any) -> None:

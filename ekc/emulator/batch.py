@@ -353,6 +353,7 @@ class Batch:
             message = f"{lanes.size} threads stop by trap"
             hint = "An assertion failed, or the kernel reached code that must not run."
             self.findings.add("trap", one, message, hint, int(lanes[0]))
+            self.barriers.excused[lanes] = True
 
     def _branch_by_table(self, block: Block, active: Any) -> None:
         assert block.exit.instruction is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ekc.argument_checks import refuse_mask
 from ekc.emulator.decode.context import dtype_of
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
@@ -265,6 +266,7 @@ def _check_array(argument: str, variable: Variable, value: Any) -> None:
         raise InvalidInput(f"{argument} is an array; the parameter is a .{variable.type}")
     if value.dtype.hasobject:
         raise InvalidInput(f"{argument}: arrays of {value.dtype} cannot be passed")
+    refuse_mask(argument, value)
 
 
 def _is_structure(value: np.ndarray[Any, Any]) -> bool:

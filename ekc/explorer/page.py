@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -167,18 +168,24 @@ class _Page:
             self.show_now()
             with ui.row().style("gap: 6px"):
                 self.undo = ui.button("Undo", icon="undo", on_click=lambda: self.act(explorer.undo))
-                self.redo = ui.button("Redo", icon="redo", on_click=lambda: self.act(explorer.redo))
+                # A button that is off shows no tooltip of its own.
+                with ui.element():
+                    self.redo = ui.button("Redo", icon="redo", on_click=lambda: self.act(explorer.redo))
+                    self.redo_reason = ui.tooltip("").classes("redo-reason")
                 save = ui.button("Save Python", icon="save", on_click=self._save_python)
                 save.tooltip("the present schedule as a Python file")
-                json = ui.button("JSON", on_click=self._save_json)
-                json.tooltip("the path with its figures; --schedule FILE of every command reads it")
-                for button in (self.undo, self.redo, save, json):
+                save_path = ui.button("JSON", on_click=self._save_json)
+                save_path.tooltip("the path with its figures; --schedule FILE of every command reads it")
+                for button in (self.undo, self.redo, save, save_path):
                     button.props("outline dense")
         self._enable_buttons()
 
     def _enable_buttons(self) -> None:
         self.undo.set_enabled(bool(self.explorer.path.moves))
-        self.redo.set_enabled(bool(self.explorer.path.undone))
+        reason = self.explorer.explain_redo()
+        self.redo.set_enabled(not reason)
+        self.redo_reason.set_text(reason)
+        self.redo_reason.set_visibility(bool(reason))
 
     @ui.refreshable_method
     def show_now(self) -> None:
@@ -275,8 +282,13 @@ class _Page:
         self.fill_list()
 
     def _take_text(self) -> None:
-        if self.act(self.explorer.take_text, self.field.value or ""):
-            self.field.set_value("")
+        text = self.field.value or ""
+        if self.act(self.explorer.take_text, text):
+            # The browser clears the field unless something else was typed since; it tells the server.
+            same = f"field && field.inputValue === {json.dumps(text)}"
+            ui.run_javascript(
+                f"const field = getElement({self.field.id}); if ({same}) field.inputValue = '';"
+            )
 
     def _take_row(self, text: str) -> None:
         row = next((row for row in self.explorer.rows if row.text == text), None)

@@ -233,12 +233,15 @@ def show_path(explorer: Explorer, act: Act) -> None:
                 drop = ui.button(icon="close", on_click=lambda n=number: act(explorer.remove, n - 1))
                 drop.props("flat dense size=sm").set_enabled(number > 0)
                 drop.tooltip("take this step out and keep the later ones, if they are legal without it")
+    reason = explorer.explain_redo()
     for number, move in enumerate(reversed(path.undone)):
         with ui.row().classes("move undone w-full items-center no-wrap"):
             ui.label(move.text).classes("step grow")
             if number == 0:
-                ui.button("redo", on_click=lambda: act(explorer.redo)).props("flat dense size=sm")
+                redo = ui.button("redo", on_click=lambda: act(explorer.redo)).props("flat dense size=sm")
+                redo.set_enabled(not reason)
                 ui.button("forget", on_click=lambda: act(explorer.drop_undone)).props("flat dense size=sm")
+                ui.label(f"cannot be redone here: {reason}" if reason else "").classes("worse text-xs")
     if not explorer.is_recorded:
         _show_errors(explorer)
 

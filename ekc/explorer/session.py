@@ -174,6 +174,14 @@ class Explorer:
         """Take the last undone move again. Raises `ScheduleError` where it is no longer legal."""
         self._set_checked_path(self.path.redo())
 
+    def explain_redo(self) -> str:
+        """Why the last undone move cannot be taken again; "" where it can."""
+        try:
+            enforce_rules(self.path.redo().schedule.program, self.device.limits)
+        except EkcError as problem:
+            return str(problem)
+        return ""
+
     def drop_undone(self) -> None:
         """Forget the next move to redo."""
         self.path = self.path.drop_undone()

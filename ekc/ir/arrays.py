@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.argument_checks import refuse_mask
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def read_array(spec: TensorSpec, array: Any) -> NDArray[Any]:
             f"{spec.name} is {given}, needed an array; "
             f"try numpy.array(..., {spec.dtype.numpy_dtype.name!r}) of shape {spec.shape}"
         )
+    refuse_mask(spec.name, array)
     array = detach_tensor(spec.name, array)
     try:
         if is_torch_tensor(array):

@@ -230,6 +230,11 @@ def draw_progress(run: RunData) -> Any:
     figure.update_yaxes(title_text=f"{what} [{unit}]", col=1)
     outside = _limit_heights(figure, values / scale, best / scale)
     note = f"; above the panels: {count_nouns(outside, 'trial')}" if outside else ""
+    if (np.diff(best[np.isfinite(best)]) > 0).any() and run.objective != "edp":
+        note += (
+            f";<br>the line rises where a faster kernel is found: the choice is at most "
+            f"{100 * run.max_slowdown:g} % slower than the fastest"
+        )
     return style_figure(figure, "Progress of the search", f"{describe_counts(run)}{note}", run.simulated, 460)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ekc.devices.statistics import Difference, Interval, compare_pairwise
+from ekc.devices.statistics import Interval
 from ekc.display import format_html_table
 from ekc.search.data.result import ModelCard, TuningData
-from ekc.search.data.trial import Trial, describe_energy_source
+from ekc.search.data.trial import Trial, compare_energies, describe_energy_source
 from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
 
 MAX_LINES = 8
@@ -31,11 +31,22 @@ CARD_HEADERS = (
 
 
 def format_model_card(cards: Sequence[ModelCard]) -> str:
-    """Format the model card as a table and a verdict over all rounds; "" if there is none."""
+    """Format the model card as a table and a verdict over all rounds; one line where no round compares a
+    prediction with the meter, and "" without rounds."""
     if not cards:
         return ""
+    if not is_card_judged(cards):
+        return f"Model card: {NO_COMPARISON}"
     table = format_table(CARD_HEADERS, list_card_rows(cards), _TITLE, label_count=0)
     return "\n".join([table, *describe_verdict(cards)])
+
+
+NO_COMPARISON = "no energy was predicted before it was metered; more trials meter more kernels"
+
+
+def is_card_judged(cards: Sequence[ModelCard]) -> bool:
+    """Whether any round compares energies predicted before metering with the meter."""
+    return any(card.error is not None for card in cards)
 
 
 def list_card_rows(cards: Sequence[ModelCard]) -> list[tuple[str, ...]]:
@@ -286,12 +297,11 @@ def _describe_cost(result: TuningData) -> str:
 
 
 def _describe_break_even(result: TuningData) -> str:
-    """Describe after how many calls the energy of the search is saved."""
+    """Describe after how many calls the energy of the search is saved; "" where no saving is shown."""
     calls = result.break_even_calls
     parts = []
     if calls["fastest"] is not None:
-        weak = "" if _is_difference_shown(result.best, result.fastest) else " (no significant saving)"
-        parts.append(f"after {_format_count(calls['fastest'])}, compared with the fastest{weak}")
+        parts.append(f"after {_format_count(calls['fastest'])}, compared with the fastest")
     if calls["baseline"] is not None:
         parts.insert(0, f"after {_format_count(calls['baseline'])} calls, compared with the naive kernel")
     return "; ".join(parts)
@@ -316,7 +326,7 @@ def _describe_slowdown(best: Trial, fastest: Trial) -> str:
 def _describe_evidence(best: Trial, fastest: Trial) -> str:
     if not (best.metered and fastest.metered):
         return "a prediction, because not both were metered"
-    found = _compare_energies(best, fastest)
+    found = compare_energies(best, fastest)
     if found is None:
         return "significance unknown, because they were not metered in turn"
     # The saving is what the ratio lacks to 1, so the ends of the interval change places.
@@ -326,18 +336,6 @@ def _describe_evidence(best: Trial, fastest: Trial) -> str:
         # With the objective edp the best may take more energy than the fastest.
         words = "a significant saving" if low > 0 else "a significant loss, as a saving"
     return f"{words}: {low:z.1f}% to {high:z.1f}%, metered {found.pair_count} times in turn"
-
-
-def _compare_energies(one: Trial, other: Trial) -> Difference | None:
-    """Compare energies pair by pair; None unless they were metered in turn."""
-    if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
-        return None
-    return compare_pairwise(one.energies_j, other.energies_j)
-
-
-def _is_difference_shown(one: Trial, other: Trial) -> bool:
-    found = _compare_energies(one, other)
-    return found is not None and found.is_significant
 
 
 CLOCK_NOTE = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from ekc.errors import InvalidInput
 from tests.course.cells import collect_checks, list_cells
 
 load_exercises()
+DRAWN = [e.key for e in list_exercises() if e.kind in ("function", "kernel")]
+"""Exercises with drawn cases."""
 
 
 def bound(
@@ -27,6 +30,21 @@ def bound(
     cut = ekc.Schedule(ekc.matmul(*shape)).split("i", (rows,)).split("j", (columns,))
     cut = cut.reorder("i.0", "j.0", "i.1", "j.1", "k").bind("i.0", "block.y").bind("j.0", "block.x")
     return cut.bind(x, "thread.x").bind(y, "thread.y")
+
+
+def strided_rows() -> Any:
+    """Rows 0, 12, 24, ... in one block: the outer loop of the split is bound to threads."""
+    cut = ekc.Schedule(ekc.matmul(96, 128, 64)).split("i", (12,)).split("j", (32,))
+    cut = cut.reorder("i.1", "j.0", "i.0", "j.1", "k").bind("i.1", "block.y").bind("j.0", "block.x")
+    return cut.bind("i.0", "thread.y").bind("j.1", "thread.x")
+
+
+def tiles_of(depth: int) -> Any:
+    """The transposed tile of lesson 3, of another depth."""
+    cut = ekc.Schedule(ekc.matmul(512, 512, 512)).split("i", (16,)).split("j", (16,)).split("k", (depth,))
+    cut = cut.reorder("i.0", "j.0", "i.1", "j.1", "k.0", "k.1").bind("i.0", "block.y").bind("j.0", "block.x")
+    cut = cut.bind("j.1", "thread.x").bind("i.1", "thread.y").cache_write("C")
+    return cut.cache_read("A", "shared", at="k.0", order=(1, 0)).cache_read("B", "shared", at="k.0")
 
 
 def turned(pad: int = 0, order: tuple[int, ...] = (1, 0)) -> Any:
@@ -46,12 +64,37 @@ def energy_of_ends(readings: Any, seconds: float) -> float:
     return float((j1 - j0) / (t1 - t0) * seconds)
 
 
+DEEP = tiled(threads=(8, 16), tile=(8, 4), depth=8)
+
+
+def energy_with_a_tick_too_many(readings: Any, seconds: float) -> float:
+    """Off by one: the time between the first and the last tick, and the energy from the first reading on."""
+    jumps = [b for a, b in pairwise(readings) if b[1] != a[1]]
+    return float((jumps[-1][1] - readings[0][1]) / (jumps[-1][0] - jumps[0][0]) * seconds)
+
+
 SUM = next(c for c in list_cells(list_lessons()[9]) if c.startswith("SUM"))
 RACING = SUM.split('"""')[1]
 INSIDE = RACING.replace(
     "if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];",
     "if (threadIdx.x < half) { part[threadIdx.x] += part[threadIdx.x + half]; __syncthreads(); }",
 )
+
+
+def count_warps(threads: int, registers: int, shared: int, reserve: int = 1024, most_blocks: int = 32) -> int:
+    """Warps of an SM by the table of lesson 5."""
+    each = threads // 32
+    by_shared = 167936 // (shared + reserve) if shared + reserve else 32
+    return each * min(64 // each, most_blocks, 65536 // (registers * threads), by_shared)
+
+
+def sum_kernel(body: str) -> str:
+    """The text of a kernel of exercise 10d."""
+    return f'extern "C" __global__ void sum(const float* x, float* y)\n{{\n int t = threadIdx.x;\n{body}\n}}'
+
+
+TREE = """__shared__ float part[256]; part[t] = x[t]; __syncthreads();
+for (int d = 128; d > 0; d /= 2) { STEP } if (t == 0) y[0] = part[0];"""
 ONE_THREAD = 'extern "C" __global__ void sum(const float* x, float* y)\n{ y[0] = 0; }'
 
 WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
@@ -68,12 +111,14 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
         (bound(8, 32, "i.1", "j.1", (96, 128, 64)), "32 rows of 8"),
         (bound(16, 16, shape=(96, 128, 64)), "x, y and z is 16"),
         (bound(32, 8, "i.1", "j.1", (96, 128, 64)), "rows of a tile to thread.y"),
+        (strided_rows(), "no tile of 8 x 32 neighbours"),
     ],
     "2a": [("B", "thread.x is i"), ("C", "Answer")],
     "2b": [
         (lambda stride: 4 * stride, "More sectors than lanes"),
         (lambda stride: stride, "32 bytes"),
         (lambda stride: 4, "how many lanes share"),
+        (lambda stride: 4 * stride if stride <= 8 else 31, "from the first to the last"),
         (fail, "ZeroDivisionError"),
         (lambda stride: ..., "Write its body"),
     ],
@@ -96,12 +141,18 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
         (lambda r, c, w: r * w + c, "only 32 banks"),
         (lambda r, c, w: c % 32, "row matters"),
         (lambda r, c, w: 77, "number of the word"),
+        (lambda r, c, w: (r + c) % 32, "how many words are before"),
     ],
-    "3c": [(lambda w: 1, "different banks"), (lambda w: 5, "most lanes decides")],
+    "3c": [
+        (lambda w: 1, "different banks|decides"),
+        (lambda w: 5, "most lanes decides|different banks"),
+        (lambda w: 1 if w % 2 else 32, "most lanes decides"),
+    ],
     "3d": [
         (turned(), "1792 bank conflicts"),
         (turned(1), "256 bank"),
         (turned(0, ()), "must stay transposed"),
+        (tiles_of(1), "another depth"),
     ],
     "4a": [(1.6, "Turn it around"), (10, "number of loads"), (2, "without a tile"), (0.1, "For one k")],
     "4b": [
@@ -117,9 +168,12 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
     ],
     "5a": [
         (lambda t, r, s: 8 if t == 256 else 1, "Take the least|blocks"),
-        (lambda t, r, s: 6, "How many warps has a block"),
-        (lambda t, r, s: 48 * 32, "number of threads"),
+        (lambda t, r, s: 6, "How many warps has a block|limit the blocks"),
+        (lambda t, r, s: 48 * 32, "number of threads|limit the blocks"),
         (lambda t, r, s: 51.2, "round down"),
+        (lambda t, r, s: count_warps(t, r, s, reserve=0), "more shared memory than it declares"),
+        (lambda t, r, s: count_warps(t, r, s, most_blocks=64), "blocks limit|number of"),
+        (lambda t, r, s: t // 32 * (64 * 32 // t), "Here (registers|shared memory|blocks) limit"),
     ],
     "5b": [("warps", "would allow more"), ("cache", "Answer one of")],
     "5c": [(16, "How many SMs have none"), (0, "How many blocks"), (44, "512 x 512"), (3, "such blocks")],
@@ -149,7 +203,7 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
         (7, "Divide"),
     ],
     "7c": [(tiled(), "no tensor core"), (make_tensor_product(warps=1), "time is")],
-    "7d": [(lambda r, c: 4 * r + c // 2, "r \\+ 8"), (lambda r, c: 0, "group of four")],
+    "7d": [(lambda r, c: 4 * r + c // 2, "r \\+ 8|group of four"), (lambda r, c: 0, "group of four|r \\+ 8")],
     "8a": [(0.72, "percent"), (28.2, "share of work"), (39.4, "millijoules"), (1, "Add up")],
     "8b": [(0.63, "percent"), (37.0, "part of time"), (10.05, "millijoules"), (1, "column of differences")],
     "8c": [
@@ -158,37 +212,87 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
         (960, "more energy|tenth"),
         (1.02, "no such clock"),
     ],
-    "8d": [(tiled(threads=(8, 16), tile=(8, 4), depth=8), "deep itself"), (rung("naive"), "time is")],
+    "8d": [
+        (DEEP.unroll("k.1"), "deep itself"),
+        (rung("naive"), "time is"),
+        (tiled(tile=(2, 4)), "100.0%.*100.0%"),
+        (tiled(threads=(8, 8), tile=(8, 4)), "energy is 80"),
+    ],
     "9a": [(12, "without the order"), (10, "two factors"), (100, "chosen freely"), (3, "three boxes")],
     "9b": [
         (lambda s, c: 1 / s, "in the mean"),
         (lambda s, c: math.log(1 - c) / math.log(1 - s), "Round up"),
         (lambda s, c: 1, "miss with"),
+        (lambda s, c: int(math.log(1 - c) / math.log(1 - s)), "miss with"),
     ],
     "9c": [
         (lambda tried: None, "it is random search"),
         (lambda tried: tried.index(min(tried)) if tried else None, "climb of the lesson"),
         (lambda tried: 5, "index 5 with 0 trials"),
+        (lambda tried: 0 if tried else None, "Look around first"),
         (lambda tried: "x", "return None"),
         (fail, "ZeroDivisionError"),
     ],
     "10a": [
         (energy_of_ends, "Neither is on a tick"),
-        (lambda readings, seconds: 140.0, "power in watts"),
+        (lambda readings, seconds: energy_of_ends(readings, 1.0), "power in watts"),
         (lambda readings, seconds: readings[-1][1] - readings[0][1], "all calls"),
         (lambda readings, seconds: 0, "has just jumped"),
+        (energy_with_a_tick_too_many, "has just jumped"),
         (fail, "raises an error"),
     ],
     "10b": [
         (lambda low, high: 1 if low + high > 2 else -1, "contains 1"),
         (lambda low, high: 0, "whole interval"),
+        (lambda low, high: (low > 1.01) - (high < 0.99), "above 1, below 1"),
     ],
     "10c": [("race", "How many rows"), ("bug", "Answer one of")],
     "10d": [
         (RACING, "sanitizer finds"),
-        (INSIDE, "skip a barrier"),
+        (INSIDE, "must reach each barrier"),
         (ONE_THREAD, "wrong by"),
         ("int main", "does not compile"),
+        (
+            sum_kernel("if (t == 0) { float v = 0; for (int i = 0; i < 256; ++i) v += x[i]; y[0] = v; }"),
+            "no|not",
+        ),
+        (
+            sum_kernel("float v = 0; for (int i = 0; i < 256; ++i) v += x[i]; if (t == 0) y[0] = v;"),
+            "Load each",
+        ),
+        (
+            sum_kernel(
+                "__shared__ float part[256]; part[t] = x[t]; __syncthreads();\n"
+                "if (t == 0) { float v = 0; for (int i = 0; i < 256; ++i) v += part[i]; y[0] = v; }"
+            ),
+            "few threads add",
+        ),
+        (
+            sum_kernel("if (t == 0) y[0] = 0; __syncthreads(); atomicAdd(y, x[t]);"),
+            "does not use shared memory",
+        ),
+        (
+            sum_kernel(
+                TREE.replace("STEP", "if (t < d) part[t] += part[t + d]; if (t < 2 * d) __syncthreads();")
+            ),
+            "leaves the kernel without",
+        ),
+        (
+            sum_kernel(
+                TREE.replace("d > 0", "d > 1").replace(
+                    "STEP", "if (t < d) part[t] += part[t + d]; __syncthreads();"
+                )
+            ),
+            "The sum is wrong by",
+        ),
+        (
+            sum_kernel(TREE.replace("STEP", "if (t >= d) break; part[t] += part[t + d]; __syncthreads();")),
+            "barrier",
+        ),
+        (
+            sum_kernel(TREE.replace("STEP", "if (t < d) part[t] += part[t + d]; __syncwarp();")),
+            "finds: .*in other warps|read",
+        ),
     ],
 }
 
@@ -214,7 +318,8 @@ def test_wrong_answers_get_their_own_hint(key: str) -> None:
         assert re.search(words, str(found)), f"{words!r} is not in {found}"
         assert not found
         hints.append(found.remark)
-    assert len(set(hints)) == len(hints)
+    # Where cases are drawn, two wrong answers may fail the same case.
+    assert key in DRAWN or len(set(hints)) == len(hints)
 
 
 @pytest.mark.parametrize("key", [e.key for e in list_exercises()])
@@ -250,6 +355,148 @@ def test_other_forms_of_a_right_answer_are_right() -> None:
     for key, forms in answers.items():
         for answer in forms:
             assert check(int(key[:-1]), key[-1], answer).right, (key, answer)
+
+
+def bank_by_steps(row: int, column: int, width: int) -> int:
+    word = 0
+    for _ in range(row):
+        word = (word + width) % 32
+    return (word + column) % 32
+
+
+def time_by_steps(tiles: int, load: float, multiply: float) -> float:
+    now = load
+    for _ in range(tiles - 1):
+        now += max(load, multiply)
+    return now + multiply
+
+
+def energy_by_arrays(readings: Any, seconds: float) -> float:
+    times, joules = np.array(readings).T
+    at = np.flatnonzero(np.diff(joules)) + 1
+    return float((joules[at[-1]] - joules[at[0]]) / (times[at[-1]] - times[at[0]]) * seconds)
+
+
+def warps_by_trial(threads: int, registers: int, shared: int) -> int:
+    blocks = 0
+    while blocks < 32 and (blocks + 1) * threads <= 2048:
+        more = blocks + 1
+        if more * threads * registers > 65536 or more * (shared + 1024) > 167936:
+            break
+        blocks = more
+    return blocks * threads // 32
+
+
+def draws_by_trial(share: float, confidence: float) -> int:
+    count, missed = 0, 1.0
+    while missed > 1 - confidence:
+        count, missed = count + 1, missed * (1 - share)
+    return count
+
+
+def best_of_twelve(tried: list[float]) -> int | None:
+    return int(np.argsort(tried)[len(tried) % 3]) if len(tried) >= 12 else None
+
+
+def mix_of_best(tried: list[float]) -> Any:
+    if len(tried) < 10:
+        return None
+    order = np.argsort(tried).tolist()
+    return order[0] if len(tried) % 2 else (order[0], order[1 + len(tried) % 3])
+
+
+IN_WARPS = """__shared__ float s[8]; float v = x[t];
+for (int d = 16; d; d /= 2) v += __shfl_down_sync(~0u, v, d);
+if (t % 32 == 0) s[t / 32] = v; __syncthreads();
+if (t < 32) {
+  v = t < 8 ? s[t] : 0;
+  for (int d = 4; d; d /= 2) v += __shfl_down_sync(~0u, v, d);
+  if (t == 0) y[0] = v;
+}"""
+READ_FIRST = "float v = t < d ? part[t + d] : 0; __syncthreads(); part[t] += v; __syncthreads();"
+TAIL = """
+if (t < 32) {
+  float v = part[t];
+  for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+  part[t] = v;
+}
+if (t == 0)"""
+IN_PLACE = """__shared__ float part[256]; part[t] = x[t]; __syncthreads();
+for (int d = 1; d < 256; d *= 2) { if (t % (2 * d) == 0) part[t] += part[t + d]; __syncthreads(); }
+if (t == 0) *y = *part;"""
+STEP = "if (t < d) part[t] += part[t + d]; __syncthreads();"
+RIGHT_ANSWERS: dict[str, tuple[Any, ...]] = {
+    "2b": (
+        lambda stride: len({lane * stride * 4 // 32 for lane in range(32)}),
+        lambda stride: 32 if stride > 8 else 4 * stride,
+    ),
+    "2c": (bound(4, 64).cache_write("C"), bound(2, 128), bound(16, 32)),
+    "3b": (bank_by_steps, lambda r, c, w: divmod(r * w + c, 32)[1]),
+    "3c": (lambda w: math.gcd(w, 32), lambda w: 32 // len({r * w % 32 for r in range(32)})),
+    "3d": (turned(2), turned(18)),
+    "4b": (lambda r, c: 1 / (1 / r + 1 / c), lambda r, c: float(Fraction(r * c, r + c))),
+    "4d": (tiled(depth=32, stages=1), rung("smaller blocks")),
+    "5a": (count_warps, warps_by_trial),
+    "5d": (tiled(threads=(8, 16), size=256), tiled(threads=(8, 8), size=256)),
+    "6a": (time_by_steps, lambda n, a, b: n * max(a, b) + min(a, b)),
+    "6d": (tiled(threads=(8, 8)), tiled(threads=(8, 8), depth=32)),
+    "7a": (lambda lane, e: [lane // 4 + (8 if e > 1 else 0), lane % 4 * 2 + e % 2],),
+    "7c": (make_tensor_product(depth=4), make_tensor_product(stages=4)),
+    "7d": (lambda r, c: next(n for n in range(32) if n // 4 == r % 8 and n % 4 == c // 2),),
+    "8d": (tiled(threads=(8, 16), tile=(8, 4), depth=16), tiled()),
+    "9b": (draws_by_trial, lambda s, c: math.ceil(np.log(1 - c) / np.log(1 - s))),
+    "9c": (best_of_twelve, mix_of_best),
+    "10a": (energy_by_arrays,),
+    "10b": (lambda low, high: (low > 1) - (high < 1), lambda *ends: sum(np.sign(x - 1) for x in ends) / 2),
+    "10d": (
+        sum_kernel(IN_WARPS),
+        sum_kernel(TREE.replace("STEP", READ_FIRST)),
+        sum_kernel(TREE.replace("d > 0", "d > 16").replace("STEP", STEP).replace("if (t == 0)", TAIL)),
+        sum_kernel("__shared__ float all; if (t == 0) all = 0; __syncthreads(); atomicAdd(&all, x[t]);\n"
+                   "__syncthreads(); if (t == 0) y[0] = all;"),
+        sum_kernel(IN_PLACE),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", RIGHT_ANSWERS)
+def test_right_answers_of_other_styles_are_right(key: str) -> None:
+    for number, answer in enumerate(RIGHT_ANSWERS[key]):
+        found = check(int(key[:-1]), key[-1], answer)
+        assert found.right, (number, found)
+
+
+@pytest.mark.parametrize("key", sorted({*DRAWN} - {"7a", "7d", "9c", "10d"}))
+def test_table_of_earlier_cases_is_no_solution(key: str) -> None:
+    """7a and 7d go through all lanes, and 9c is a contest."""
+    lesson, letter = int(key[:-1]), key[-1]
+    seen: dict[str, Any] = {}
+
+    def record(*arguments: Any) -> Any:
+        seen[repr(arguments)] = value = RIGHT_ANSWERS[key][0](*arguments)
+        return value
+
+    def look_up(*arguments: Any) -> Any:
+        return seen.get(repr(arguments), 0)
+
+    assert check(lesson, letter, record, seed=7).right
+    assert check(lesson, letter, look_up, seed=7).right, "a seed repeats its cases"
+    assert not check(lesson, letter, look_up)
+
+
+def test_wrong_answer_names_the_seed_that_repeats_its_cases() -> None:
+    def wrong_for_one_stride(stride: int) -> int:
+        return min(32, 4 * stride) + (stride == 3) + (stride > 100)
+
+    found = check(2, "b", wrong_for_one_stride)
+    assert f"seed={found.seed}" in str(found)
+    assert check(2, "b", wrong_for_one_stride, seed=found.seed) == found
+    assert len({check(2, "b", lambda stride: 33, seed=n).remark for n in range(20)}) > 1
+    assert check(2, "b", lambda stride: min(32, 4 * stride)).seed is None
+    assert check(1, "a", 3).seed is None
+    for seed in (-1, 1.5, "x", True):
+        with pytest.raises(InvalidInput, match="is no whole number from 0 on"):
+            check(2, "b", len, seed=seed)  # type: ignore[arg-type]
 
 
 def test_value_of_the_wrong_form_gets_a_hint_of_its_own() -> None:

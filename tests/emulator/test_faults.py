@@ -135,12 +135,11 @@ def test_barrier_in_each_arm_of_a_condition_is_found() -> None:
     report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
     assert {f.kind for f in report.findings} == {"barrier"}
     assert {f.source_line for f in report.findings} == {2, 3}
-    # The warp of threads 32 to 63 is the one whose lanes part.
-    assert [f.thread[0] for f in report.findings] == [32, 40]
+    assert [f.thread[0] for f in report.findings] == [0, 40]
     one, other = (f"PTX line {f.line} (source line {f.source_line})" for f in report.findings)
     assert [f.message for f in report.findings] == [
-        f"thread 32 waits at the barrier of {one}, others of its warp at that of {other}",
-        f"thread 40 waits at the barrier of {other}, others of its warp at that of {one}",
+        f"thread 0 waits at the barrier of {one}, others of its block at that of {other}",
+        f"thread 40 waits at the barrier of {other}, others of its block at that of {one}",
     ]
 
 
@@ -151,7 +150,78 @@ def test_barrier_that_other_lanes_never_reach_is_found() -> None:
     ptx = nvrtc.compile(source, "sm_80").ptx
     report = emulator.launch(ptx, "k", grid=(1,), block=(64,), args=[zeros(64).astype("i4")])
     assert {f.kind for f in report.findings} == {"barrier"}
-    assert "never reaches this barrier (32 threads in all)" in report.findings[0].message
+    assert "never reaches this barrier (32 of 64 threads of the block)" in report.findings[0].message
+
+
+SKIPPED = """
+extern "C" __global__ void k(int* a) { __shared__ int s[96]; int t = threadIdx.x; s[t] = t;
+  BODY
+}"""
+SKIPPING = {
+    "lanes at the end": ("if (t < 8) __syncthreads();", 8, "88 of 96 threads"),
+    "warps at the end": ("if (t >= 32) __syncthreads();", 0, "32 of 96 threads"),
+    "one thread": ("if (t == 0) __syncthreads(); a[t] = t;", 1, "95 of 96 threads"),
+    "odd lanes": ("if (t & 1) { __syncthreads(); a[t] = s[t]; }", 0, "48 of 96 threads"),
+    "early return": ("if (t >= 50) return; __syncthreads(); a[t] = s[49 - t]; __syncthreads(); a[t] += 1;", 50,
+                     "46 of 96 threads"),
+    "last trip of a loop": ("for (int i = t; i < 200; i += 96) { s[t] += i; __syncthreads(); } a[t] = s[t];", 8,
+                            "88 of 96 threads"),
+    "count of votes": ("if (t != 70) a[t] = __syncthreads_count(t > 3);", 70, "1 of 96 threads"),
+    "in the second block": ("if (blockIdx.x == 0 || t < 95) __syncthreads(); a[t] = 1;", 95, "1 of 96 threads"),
+    "named, of all threads": ('if (t < 64) asm volatile("bar.sync 3;");', 64, "32 of 96 threads"),
+    "named, lanes of its warps": ('if (t < 64) { if (t == 40) return; asm volatile("bar.sync 1, 64;"); }', 40,
+                                  "1 of 96 threads"),
+    "not aligned": ('if (t < 90) asm volatile("barrier.sync 0;");', 90, "6 of 96 threads"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_barrier_that_threads_skip_is_found(name: str) -> None:
+    body, thread, count = SKIPPING[name]
+    ptx = nvrtc.compile(SKIPPED.replace("BODY", body), "sm_80", ("-lineinfo",)).ptx
+    report = emulator.launch(ptx, "k", grid=(2,), block=(96,), args=[zeros(192).astype("i4")])
+    (found,) = (f for f in report.findings if f.kind == "barrier")
+    assert found.thread == (thread, 0, 0)
+    assert found.block == ((1, 0, 0) if "second" in name else (0, 0, 0))
+    assert count in found.message, found
+    assert found.source_line == 3
+    assert "bar" in found.instruction
+
+
+def test_skipped_barrier_that_meets_a_later_one_is_found() -> None:
+    """Whole warps at two barriers of one block: PTX matches them, `__syncthreads()` must not be split."""
+    for first in ("if (t < 32) __syncthreads();", "if (t >= 64) { s[t] = 1; __syncthreads(); a[t] = s[t]; }"):
+        source = SKIPPED.replace("BODY", f"{first} __syncthreads(); a[t] += s[95 - t];")
+        assert find_kinds(source, [np.zeros(96, np.int32)], 96) >= {"barrier"}
+
+
+LEGAL = {
+    "condition of the block": "if (blockIdx.x) { __syncthreads(); a[t] = s[95 - t]; }",
+    "block that returns": "if (blockIdx.x) return; __syncthreads(); a[t] = s[95 - t];",
+    "exit behind the last": "__syncthreads(); a[t] = s[95 - t]; if (t > 40) return; a[t] += 1;",
+    "some warps": 'if (t < 64) { asm volatile("bar.sync 1, 64;" ::: "memory"); a[t] = s[63 - t]; }',
+    "short last warp": 'asm volatile("bar.sync 1, 96;" ::: "memory"); a[t] = 1;',
+    "producers leave": 'if (t < 32) asm volatile("bar.arrive 2, 96;" ::: "memory");'
+    ' else { asm volatile("bar.sync 2, 96;" ::: "memory"); a[t] = s[t - 32]; }',
+    "other instructions": 'if (t < 32) asm volatile("bar.sync 2, 96;" ::: "memory");'
+    ' else { a[t] = 3; asm volatile("bar.sync 2, 96;" ::: "memory"); }',
+    "not aligned, other instructions": 'if (t & 1) { asm volatile("barrier.sync 0;" ::: "memory"); a[t] = 1; }'
+    ' else { a[t] = 7; asm volatile("barrier.sync 0;" ::: "memory"); }',
+    "loops of other lengths": "for (int i = 0; i < t % 7; ++i) a[t] += i; __syncthreads(); a[t] += s[95 - t];",
+}
+
+
+@pytest.mark.parametrize("name", LEGAL)
+@pytest.mark.parametrize("threads", [96, 90])
+def test_legal_barrier_is_clean(name: str, threads: int) -> None:
+    """Also with a short last warp, whose missing lanes a GPU counts as arrived."""
+    source = SKIPPED.replace("BODY", LEGAL[name]).replace("s[95", f"s[{threads - 1}")
+    assert find_kinds(source, [np.zeros(96, np.int32)], threads, blocks=2) <= {"block-conflict"}
+
+
+def test_thread_that_stops_by_trap_misses_no_barrier() -> None:
+    source = SKIPPED.replace("BODY", "if (t == 5) __trap(); __syncthreads(); a[t] = s[t];")
+    assert find_kinds(source, [np.zeros(96, np.int32)], 96) == {"trap"}
 
 
 def test_findings_name_arrays_as_the_cuda_text_does() -> None:

@@ -107,6 +107,14 @@ def test_same_array_twice_is_one_memory() -> None:
     assert (a == 2 * np.arange(64)).all()
 
 
+def test_masked_elements_are_refused_and_a_mask_of_nothing_is_not() -> None:
+    with pytest.raises(EkcError, match=r"argument 1 of \w+ is a masked array .*filled\(0\)"):
+        run_add(args=[floats(64), np.ma.masked_less(floats(64), 0), zeros(64), 64], grid=(1,))
+    out = zeros(64)
+    run_add(args=[floats(64), np.ma.masked_invalid(floats(64)), out, 64], grid=(1,))
+    assert out.any()
+
+
 def test_counters_of_a_vector_add() -> None:
     counters = run_add().counters
     assert counters.global_requests == 3 * 32

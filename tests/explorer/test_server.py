@@ -203,6 +203,65 @@ def test_steps_are_taken_refused_undone_and_saved(server: Server, open_page: Pag
     expect(program).to_have_text(before, use_inner_text=True)
 
 
+def test_text_typed_while_a_step_runs_stays(server: Server, open_page: PageOpener) -> None:
+    page = open_page()
+    page.goto(server.url)
+    wait_for_figures(page)
+    field, program = page.locator(".free-text input"), page.locator("pre.code")
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        take_text(page, 'split("k", (32,))')
+        field.fill('cache_read("A"')
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    expect(program).to_contain_text("for k.1")
+    wait_for_figures(page)
+    expect(field).to_have_value('cache_read("A"')
+    # The server has the text too: it takes what is completed.
+    field.press_sequentially(', "shared", at="k.0")')
+    field.press("Enter")
+    expect(program).to_contain_text("stage A[")
+    expect(field).to_have_value("")
+    # A refused text stays, to be corrected.
+    take_text(page, 'split("k", (3,))')
+    expect(page.locator(".refusal")).to_be_visible()
+    expect(field).to_have_value('split("k", (3,))')
+    field.fill("")
+    for _ in range(2):
+        page.get_by_role("button", name="Undo").click()
+    expect(program).not_to_contain_text("for k.1")
+
+
+def test_redo_is_off_where_another_step_made_it_illegal(server: Server, open_page: PageOpener) -> None:
+    page = open_page()
+    page.goto(server.url)
+    wait_for_figures(page)
+    redo, undo = (page.get_by_role("button", name=name, exact=True) for name in ("Redo", "Undo"))
+    program = page.locator("pre.code")
+    take_text(page, 'split("k", (16,))')
+    expect(program).to_contain_text("k.1 in 16")
+    undo.click()
+    expect(redo).to_be_enabled()
+    take_text(page, 'split("k", (8,))')
+    expect(program).to_contain_text("k.1 in 8")
+    expect(redo).to_be_disabled()
+    redo.hover(force=True)
+    expect(page.locator(".redo-reason")).to_contain_text("no loop 'k'")
+    page.get_by_role("tab", name="Path").click()
+    expect(page.locator(".move.undone").first).to_contain_text("cannot be redone here: ")
+    page.locator(".move.undone").get_by_role("button", name="forget").first.click()
+    page.get_by_role("tab", name="Program").click()
+    undo.click()
+    expect(redo).to_be_enabled()
+    redo.hover()
+    page.wait_for_timeout(500)
+    expect(page.locator(".redo-reason")).to_be_hidden()
+    redo.click()
+    expect(program).to_contain_text("k.1 in 8")
+    undo.click()
+    expect(program).not_to_contain_text("k.1 in")
+
+
 def test_filter_finds_steps_that_are_not_the_best_of_their_row(server: Server, open_page: PageOpener) -> None:
     page = open_page()
     page.goto(server.url)

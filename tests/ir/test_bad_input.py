@@ -53,6 +53,7 @@ def test_deeply_nested_text_is_no_schedule() -> None:
         (lambda a, b: (a, b.T), r"B has shape \(4, 3\), needed \(3, 4\)"),
         (lambda a, b: (a.astype(np.float64), b), r"A is float64, needed float32; try A.astype\('float32'\)"),
         (lambda a, b: (a, b.astype(np.int32)), r"B is int32, needed float32; try B.astype\('float32'\)"),
+        (lambda a, b: (np.ma.masked_less(a, 0), b), r"A is a masked array .* pass A.filled\(0\)"),
     ],
 )
 def test_wrong_arrays_are_named_in_message(

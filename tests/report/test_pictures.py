@@ -88,6 +88,20 @@ def test_trials_without_energy_are_counted_and_not_called_predicted(run_data: Ru
     assert {trace.name for trace in figure.data} == {"metered", "not metered", "best so far"}
 
 
+def test_progress_says_why_its_line_rises(run_data: RunData) -> None:
+    trials = run_data.trials
+    count = len(trials)
+    rising = replace(
+        trials,
+        latency_s=np.where(np.arange(count) < count // 2, 2e-6, 1e-6),
+        energy_j=np.where(np.arange(count) < count // 2, 1e-4, 2e-4),
+    )
+    words = "the line rises where a faster kernel is found: the choice is at most 5 % slower than the fastest"
+    for changed, shown in ((rising, True), (replace(rising, energy_j=np.linspace(2e-4, 1e-4, count)), False)):
+        figure = draw_picture(replace(run_data, trials=changed), "progress")
+        assert (words in figure.layout.title.subtitle.text) is shown
+
+
 def test_run_without_energies_has_no_empty_panels(result: TuningResult) -> None:
     unknown = {"energy_j": None, "energies_j": (), "power_w": None, "metered": False}
     timed = [replace(t, **unknown) for t in result.trials[:1]]

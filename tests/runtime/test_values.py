@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,3 +93,17 @@ def test_value_rounded_by_a_store_is_not_fused() -> None:
     assert held == "Y"
     with pytest.raises(ekc.ScheduleError, match=r"only storing Y clamps it to int8"):
         Schedule(follower).compute_at("Y", None)
+
+
+@pytest.mark.parametrize("make", [ekc.layer_norm, ekc.rms_norm])
+def test_norms_of_large_elements_are_right_up_to_the_range_of_their_docstring(make: Any) -> None:
+    """Above 1.8e19 a square is infinite in float32; the row is then that of a zero, and never NaN."""
+    assert "1.8e19" in make.__doc__
+    row = np.array([1.0, -1.0, 0.5, -0.75], np.float32)
+    x = np.stack([row * scale for scale in np.float32([1e-12, 1e10, 1.7e19, 3e19, 1e30, 3e38])])
+    op = make(x.shape)
+    weights = [np.float32([2, 3, 4, 5]), np.float32([1, 2, 3, 4])][: len(op.inputs) - 1]
+    found = ekc.compile(make_naive_schedule(op), arch="sm_80")(x, *weights)
+    np.testing.assert_allclose(found[:3], op.reference(x, *weights)[:3], rtol=1e-5)
+    beyond = weights[1] if len(weights) == 2 else np.zeros(4)
+    np.testing.assert_array_equal(found[3:], np.broadcast_to(beyond, (3, 4)))

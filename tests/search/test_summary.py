@@ -8,6 +8,8 @@ import pytest
 
 from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.data.result import MeasurementCost, ModelCard
+from ekc.search.data.trial import Trial
+from ekc.search.run_data.from_result import collect_run
 from ekc.search.summary import MAX_LINES, format_model_card
 from ekc.search.tuning_result import TuningResult
 
@@ -56,6 +58,7 @@ def test_summary_says_why_a_kernel_is_faster_than_memory(
 
 
 def test_summary_has_model_card(result: TuningResult) -> None:
+    result = replace(result, model_cards=(card(1, error=None), card(2)))
     lines = result.summary().splitlines()
     at = lines.index("Model card: energy predicted before metering, compared with the meter")
     changed = [line.split()[0] for line in lines[at + 3 : at + 3 + len(result.model_cards)]]
@@ -84,22 +87,49 @@ def test_model_card_without_rounds_is_empty() -> None:
     assert format_model_card([]) == ""
 
 
-def test_summary_has_break_even_calls(result: TuningResult) -> None:
-    spent = MeasurementCost(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
-    best = replace(result.best, energy_j=1e-3)
-    rival = replace(result.fastest, schedule=result.baseline.schedule, energy_j=2e-3)
-    changed = replace(
-        result, spent=spent, best=best, fastest=rival, baseline=replace(result.baseline, energy_j=5e-3)
+@pytest.mark.parametrize("metered", [True, False])
+def test_model_card_without_comparison_is_one_line(result: TuningResult, metered: bool) -> None:
+    cards = (card(1, error=None, rank_correlation=None), card(2, error=None)) if metered else ()
+    text = replace(result, model_cards=cards).summary()
+    assert "latency x power" not in text
+    assert ("Model card: no energy was predicted before it was metered" in text) is metered
+    assert collect_run(replace(result, model_cards=cards)).model_card is None
+
+
+def meter(trial: Trial, joules: float, half: float) -> Trial:
+    """The trial with two meterings of `joules`, each with an interval of `half` to both sides."""
+    interval = Interval(joules - half, joules + half)
+    energies = (MeasuredValue(joules, interval),) * 2
+    return replace(
+        trial, energy_j=joules, energy_interval_j=interval, energies_j=energies, in_turn=True, metered=True
     )
+
+
+@pytest.mark.parametrize(
+    ("half", "in_turn", "calls", "words"),
+    [
+        (1e-6, True, (2e7, 5e6), "with the naive kernel; after 20 million, compared with the fastest"),
+        (1e-6, False, (2e7, 5e6), "with the naive kernel; after 20 million, compared with the fastest"),
+        (1e-3, True, (None, 5e6), "after 5 million calls, compared with the naive kernel bound"),
+        (1e-3, False, (None, 5e6), "after 5 million calls, compared with the naive kernel bound"),
+        (1e-2, True, (None, None), ""),
+    ],
+)
+def test_break_even_needs_a_saving_that_the_meter_shows(
+    result: TuningResult, half: float, in_turn: bool, calls: tuple[float | None, ...], words: str
+) -> None:
+    spent = MeasurementCost(timing_s=0.25, metering_s=100.0, joules=20_000.0, idle_w=50.0)
+    best, fastest = meter(result.best, 1e-3, half), meter(result.fastest, 2e-3, half)
+    fastest = replace(fastest, schedule=result.baseline.schedule, in_turn=in_turn)
+    baseline = meter(result.baseline, 5e-3, half)
+    changed = replace(result, spent=spent, best=best, fastest=fastest, baseline=baseline)
     text = " ".join(changed.summary().split())
     assert "cost simulated; a real GPU would take 20000 J" in text
     assert "100 s of metering" in text
-    assert "break-even after 5 million calls, compared with the naive kernel" in text
-    assert "; after 20 million, compared with the fastest" in text
-    assert changed.to_json()["break_even_calls"] == {
-        "fastest": pytest.approx(2e7),
-        "baseline": pytest.approx(5e6),
-    }
+    assert ("break-even" in text) is bool(words)
+    assert words in text
+    found = changed.to_json()["break_even_calls"]
+    assert [found["fastest"], found["baseline"]] == [c if c is None else pytest.approx(c) for c in calls]
 
 
 def test_run_counts_cost_of_measurements(result: TuningResult) -> None:

@@ -26,7 +26,7 @@ from ekc.display import format_line
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.data.trial import Trial, Trials
+from ekc.search.data.trial import Trial, Trials, is_saving_shown
 from ekc.tables import format_rounded
 from ekc.version import __version__
 
@@ -289,10 +289,16 @@ class TuningData:
 
     @property
     def break_even_calls(self) -> dict[str, float | None]:
-        """Calls after which `best` saved the search's energy against "fastest", "baseline"; None: never."""
-        joules, best_j = self.spent.joules, self.best.energy_j
-        others = {"fastest": self.fastest.energy_j, "baseline": self.baseline.energy_j}
-        return {name: compute_break_even_calls(joules, best_j, other_j) for name, other_j in others.items()}
+        """Calls after which `best` saved the search's energy against "fastest", "baseline"; None: never, or
+        the meter shows no saving."""
+        joules, best = self.spent.joules, self.best
+        others = {"fastest": self.fastest, "baseline": self.baseline}
+        return {
+            name: compute_break_even_calls(joules, best.energy_j, other.energy_j)
+            if is_saving_shown(best, other)
+            else None
+            for name, other in others.items()
+        }
 
     @property
     def pareto(self) -> Trials:

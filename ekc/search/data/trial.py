@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
-from ekc.devices.statistics import Interval, MeasuredValue
+from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
 from ekc.display import format_html_table, format_html_text, format_line, shorten
 from ekc.ir.schedule.schedule import Schedule
 from ekc.tables import count_nouns, format_rounded
@@ -113,6 +113,23 @@ class Trials(tuple[Trial, ...]):
         note = f"the {MAX_ROWS} fastest of {len(self)}" if len(self) > MAX_ROWS else ""
         rows = [(str(i), *_format_row(self[i])) for i in order[:MAX_ROWS]]
         return format_html_table(_HEADERS, rows, _count_trials(self), note)
+
+
+def compare_energies(one: Trial, other: Trial) -> Difference | None:
+    """Compare the energies of two trials pair by pair; None unless they were metered in turn."""
+    if not (one.in_turn and other.in_turn and len(one.energies_j) == len(other.energies_j)):
+        return None
+    return compare_pairwise(one.energies_j, other.energies_j)
+
+
+def is_saving_shown(one: Trial, other: Trial) -> bool:
+    """Whether the meter shows that `one` takes less energy than `other`: by pairs where both were metered in
+    turn, otherwise by intervals that do not meet. A prediction shows nothing."""
+    found = compare_energies(one, other)
+    if found is not None:
+        return found.is_significant and found.ratio < 1
+    low, high = one.energy_interval_j, other.energy_interval_j
+    return one.metered and other.metered and low is not None and high is not None and low.high < high.low
 
 
 def describe_trial(trial: Trial) -> str:

@@ -1,9 +1,9 @@
 """The search of one layer of a model, in rounds that a scheduler calls.
 
-The layer's share of the trials is not known beforehand. The first round has the size that it has in a run of
-the mean share, a later one a sixteenth of the layer's trials so far, as a run that ends there has in the
-mean. The population grows with the trials. The closing round, which looks for as good schedules with fewer
-slots, comes after the last turn of all layers.
+The layer's share of the trials is not known beforehand. The first round has the size that it has in a run
+of the mean share, a later one a sixteenth of the layer's trials so far, as a run that ends there has in the
+mean. The population grows with the trials. The closing round, which takes the least predicted figures,
+comes after the last turn of all layers.
 """
 
 from __future__ import annotations

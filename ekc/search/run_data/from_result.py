@@ -20,7 +20,9 @@ from ekc.search.run_data.models import map_space, measure_importance
 from ekc.search.summary import (
     CARD_HEADERS,
     CLOCK_NOTE,
+    NO_COMPARISON,
     describe_verdict,
+    is_card_judged,
     list_card_rows,
     list_notes,
     make_clock_table,
@@ -165,8 +167,8 @@ def _make_clock_front(data: TuningData) -> Table | None:
 
 
 def _make_model_card(data: TuningData, missing: dict[str, str]) -> Table | None:
-    if not data.model_cards:
-        missing["model card"] = "no round had a metering that the model was compared with"
+    if not is_card_judged(data.model_cards):
+        missing["model card"] = NO_COMPARISON
         return None
     rows = tuple(list_card_rows(data.model_cards))
     return Table(CARD_HEADERS, rows, "; ".join(describe_verdict(data.model_cards)))

@@ -1,0 +1,237 @@
+"""Exercises of lessons 9 and 10: search, metering and the sanitizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from ekc.argument_checks import format_value
+from ekc.codegen import nvrtc
+from ekc.course.answers import (
+    Feedback,
+    FunctionFailed,
+    call,
+    exercise,
+    is_near,
+    judge_function,
+    judge_number,
+    right,
+    wrong,
+)
+from ekc.course.kernel_exercises import ARCH, FLOAT_BYTES
+from ekc.course.ladder import (
+    SIZE,
+    rung,
+)
+from ekc.course.strategies import Strategy, compute_random_best, contest, count_draws
+from ekc.emulator.counters import Counters
+from ekc.emulator.launch import launch
+from ekc.errors import CompileError
+from ekc.runtime.kernel import compile
+
+
+@exercise(9, "a", "number")
+def count_cuts(answer: float) -> Feedback:
+    """Ordered triples of factors of 512."""
+    pairs = [(a, SIZE // a) for a in range(1, SIZE + 1) if SIZE % a == 0]
+    cuts = {(a, b, rest // b) for a, rest in pairs for b in range(1, rest + 1) if rest % b == 0}
+    unordered = {tuple(sorted(cut)) for cut in cuts}
+    return judge_number(
+        answer,
+        len(cuts),
+        f"For i and j together that makes {len(cuts) ** 2:,}, before k and all else.",
+        [
+            (len(unordered), "That is without the order: 1 x 4 x 128 and 4 x 1 x 128 are two."),
+            (len(pairs), "That is the number of ways with two factors."),
+            (
+                len(pairs) ** 2,
+                "The first two factors cannot be chosen freely: their product must divide 512.",
+            ),
+        ],
+        "512 is 2 to the power of 9. In how many ways can 9 twos be put into three boxes?",
+    )
+
+
+@exercise(9, "b", "function")
+def judge_draws(function: Callable[..., Any], random: Generator) -> Feedback:
+    """Draws that hit the best share with some confidence."""
+
+    def explain(arguments: tuple[Any, ...], value: Any) -> str:
+        if is_near(value, 1 / arguments[0], 0.05):
+            return "That many draws hit it once in the mean, and often not at all."
+        if isinstance(value, float) and not value.is_integer():
+            return "Round up: there are whole draws only."
+        return "All draws miss with probability (1 - share) ** draws. That must be at most 1 - confidence."
+
+    pairs = [(0.01, 0.95), *zip(random.uniform(0.002, 0.6, 12), random.uniform(0.5, 0.999, 12), strict=True)]
+    cases = [
+        ((s, c), count_draws(s, c)) for s, c in ((round(float(s), 4), round(float(c), 4)) for s, c in pairs)
+    ]
+    return judge_function(function, cases, "It does not depend on the number of schedules.", explain)
+
+
+RUNS = 303
+"""Runs of a contest of exercise 9c."""
+
+
+@exercise(9, "c", "function")
+def beat_random_search(function: Callable[..., Any], random: Generator) -> Feedback:
+    """A strategy that is 4 % better than random search, in drawn runs."""
+
+    def strategy(tried: list[float]) -> Any:
+        return call(function, tried)
+
+    first_run = int(random.integers(1 << 30))
+
+    def find_best(contender: Strategy) -> float:
+        return contest(runs=RUNS, first_run=first_run, one=contender).median_best("one")
+
+    try:
+        best = find_best(strategy)
+    except FunctionFailed as problem:
+        return wrong(str(problem))
+    random_best = compute_random_best()
+    found = f"{best:.1f} us against {random_best:.1f} us of random search in the median"
+    if best <= 0.99 * random_best and best == find_best(climb_hill):
+        return wrong(f"{found}: it is the climb of the lesson. On which hill should it begin?")
+    if best <= 0.96 * random_best:
+        return right(f"{found}.")
+    if best == find_best(lambda tried: None):
+        return wrong(f"{found}: it is random search. Return the index of a good trial now and then.")
+    return wrong(f"{found}. Look around first, then stay near the best few: when does yours do which?")
+
+
+def climb_hill(tried: list[float]) -> int | None:
+    """Hill climbing, as lesson 9 has it."""
+    return tried.index(min(tried)) if tried else None
+
+
+@exercise(10, "a", "function")
+def judge_energy(function: Callable[..., Any], random: Generator) -> Feedback:
+    """Joules of a call, from readings of a counter."""
+    for tick_s in (0.1, 0.02, *random.uniform(0.05, 0.1, 4)):
+        watts, seconds = float(random.uniform(60, 400)), float(10 ** random.uniform(-5, -3))
+        readings = _read_counter(watts, tick_s, random)
+        try:
+            value = call(function, readings, seconds)
+        except FunctionFailed:
+            return wrong(
+                "Your function raises an error on readings of a counter. Try it on a list of your own."
+            )
+        truth = watts * seconds
+        (t0, j0), (t1, j1) = readings[0], readings[-1]
+        if is_near(value, truth, 0.005):
+            continue
+        if is_near(value, (j1 - j0) / (t1 - t0) * seconds, 1e-6):
+            return wrong("You took the first and the last reading. Neither is on a tick: look for jumps.")
+        if is_near(value, watts, 0.1):
+            return wrong("That is the power in watts. Multiply by the seconds of a call.")
+        if is_near(value, j1 - j0, 0.15):
+            return wrong("That is the energy of all calls. One call takes seconds_of_call.")
+        return wrong(
+            f"The kernel takes {truth:.3g} J a call, and your function gives {format_value(value)}. Find the "
+            "first and the last reading at which the counter has just jumped."
+        )
+    return right("The counter's ticks are exact here; real ones scatter, so windows are longer.")
+
+
+def _read_counter(watts: float, tick_s: float, random: Generator) -> list[tuple[float, float]]:
+    """Readings every millisecond for about 1.5 s of a counter that ticks. They begin between two ticks, and
+    end at another part of a tick, so that their ends give another power."""
+    offset = random.uniform(0.3, 0.7) * tick_s
+    duration_s = (round(1.5 / tick_s) + random.uniform(0.3, 0.7)) * tick_s
+    times = np.arange(0, duration_s, 1e-3)
+    ticks = np.floor((times + offset) / tick_s + 1e-9)
+    return list(zip(times.tolist(), (1000.0 + ticks * tick_s * watts).tolist(), strict=True))
+
+
+@exercise(10, "b", "function")
+def judge_verdict(function: Callable[..., Any], random: Generator) -> Feedback:
+    """The meaning of an interval of a ratio."""
+
+    def explain(arguments: tuple[Any, ...], value: Any) -> str:
+        if arguments[0] < 1 < arguments[1]:
+            return "The interval contains 1, so both kernels may take the same."
+        return "Is the whole interval above 1, below 1, or is 1 in it?"
+
+    # Intervals of each kind, many with an end near 1 or far from it.
+    near, far = 10 ** random.uniform(-4, -1, (2, 10)), 10 ** random.uniform(-1, -0.1, 10)
+    cases = []
+    for a, b, c in np.round([near[0], near[1], far], 6).T.tolist():
+        cases += [((1 - c, 1 - a), -1), ((1 + a, 1 + c), 1), ((1 - a, 1 + b), 0)]
+        cases += [((1 - a, 1 + c), 0), ((1 - c, 1 + a), 0)]
+    random.shuffle(cases)
+    return judge_function(function, cases, "A small difference needs more meterings.", explain)
+
+
+@exercise(10, "c", "text")
+def predict_finding(answer: str) -> Feedback:
+    """The finding of a loop with an iteration too many."""
+    kinds = ("race", "misaligned", "out-of-bounds", "uninitialised")
+    kind = re.sub(r"[\s_]+", "-", answer.strip().lower())
+    kind = "uninitialised" if kind == "uninitialized" else kind
+    if kind not in kinds:
+        return wrong(f"Answer one of: {', '.join(kinds)}.")
+    kernel = compile(rung("shared memory", size=64), arch=ARCH)
+    start = kernel.launches[0]
+    text = kernel.cuda_source.replace("k_1 < 16", "k_1 < 17", 1)
+    arrays = [np.ones((64, 64), np.float32) for _ in range(3)]
+    ptx = nvrtc.compile(text, ARCH).ptx
+    report = launch(ptx, start.name, grid=start.grid, block=start.block, args=arrays, blocks=[0])
+    found = {finding.kind for finding in report.findings}
+    if kind in found:
+        return right(f"{report.findings[0].message}.")
+    return wrong("Iteration 16 reads B.shared[16, j.1]. How many rows has the tile?")
+
+
+@exercise(10, "d", "kernel")
+def repair_sum(answer: str, random: Generator) -> Feedback:
+    """A sum in shared memory without a race, run on drawn numbers."""
+    try:
+        ptx = nvrtc.compile(answer, ARCH).ptx
+    except CompileError as problem:
+        return wrong(f"It does not compile: {str(problem).partition(chr(10))[0]}")
+    threads, most = 256, 1000
+    # Whole numbers, whose sums are exact in any order; none of them is 0.
+    numbers = random.integers(1, most, (3, threads)) * random.choice([-1, 1], (3, threads))
+    for x in numbers.astype(np.float32):
+        y = np.full(1, 2.0 * most * threads, np.float32)
+        report = launch(ptx, "sum", grid=(1,), block=(threads,), args=[x.copy(), y], max_instructions=50_000)
+        if y[0] != x.sum():
+            return wrong(f"The sum is wrong by {abs(float(y[0] - x.sum())):.3g}.")
+    barriers = [f for f in report.findings if f.kind == "barrier"]
+    if barriers:
+        return wrong(
+            f"{barriers[0].message[0].upper()}{barriers[0].message[1:]}. "
+            "All threads of the block must reach each barrier, so none may be inside an if."
+        )
+    if report.findings:
+        return wrong(
+            f"The sanitizer finds: {report.findings[0].message}. "
+            "Which thread wrote what is read here, and when?"
+        )
+    return _judge_way_of_sum(report.counters, threads)
+
+
+def _judge_way_of_sum(counters: Counters, threads: int) -> Feedback:
+    """Judge by its counters how a kernel with a right result adds up."""
+    sites = list(counters.instructions.values())
+    loads = counters.bytes_by_space.get("load.global", 0) // FLOAT_BYTES
+    sums = sum(x.warps for x in sites if x.kind in ("float.f32", "fma.f32"))
+    if loads > threads:
+        return wrong(
+            f"Your kernel loads {loads} floats from global memory, and x has {threads}. Load each once, and "
+            "sum in shared memory."
+        )
+    if not counters.shared_requests:
+        return wrong("Your kernel does not use shared memory. Keep the array part, and sum in it.")
+    if sums > threads // 2:
+        return wrong(
+            f"Your kernel needs {sums} additions of a warp, nearly one for each float: few threads add while "
+            "the others wait. Keep the loop in which half of the threads add."
+        )
+    return right(f"The block passes {counters.barriers} barriers.")
