@@ -1,5 +1,4 @@
-"""Memory that this process may still use, by the machine, its control groups and its own limit; and the
-budget of one file."""
+"""Memory that this process may still use: by the machine, its control groups and its own limit."""
 
 from __future__ import annotations
 
@@ -11,27 +10,6 @@ from pathlib import Path
 
 _UNLIMITED_BYTES = 1 << 60
 """Limit in bytes above which a control group of version 1 has no limit."""
-
-UNPACKED_BYTES = 1 << 30
-"""Bytes that one file may become where it is unpacked, folded or parsed, beyond its own size."""
-UNPACKED_NODES = 1_000_000
-"""Nodes, terms or rows that one file may become."""
-
-
-@dataclass
-class UnpackBudget:
-    """The bytes and nodes that one file may still become. Code that unpacks takes from it first."""
-
-    bytes_left: int = UNPACKED_BYTES
-    nodes_left: int = UNPACKED_NODES
-
-    def take(self, *, bytes: int = 0, nodes: int = 0) -> bool:
-        """Whether so many more are allowed; they are then used up."""
-        if bytes > self.bytes_left or nodes > self.nodes_left:
-            return False
-        self.bytes_left -= bytes
-        self.nodes_left -= nodes
-        return True
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +147,7 @@ class _Collector:
     def _collect_kernels(self, function: str, op: Operator, board: TargetBoard) -> list[BundleKernel]:
         groups = _find_measured(self.rows.get(to_canonical_json(op.to_json()), {}))
         chosen = choose_conditions(groups, board, self.any_toolchain)
-        trials = choose_trials(op, groups[chosen]) if chosen else []
+        trials = choose_trials(groups[chosen]) if chosen else []
         if chosen is None or not trials:
             return []
         is_here = choose_conditions([chosen], board, False) is not None
@@ -179,16 +178,10 @@ class _Collector:
         return f", only under {others[-1]}, which --any-toolchain takes" if others else ""
 
 
-def choose_trials(op: Operator, rows: Sequence[RecordRow]) -> list[Trial]:
-    """Choose the metered schedules of an operator on a board; without any, the fastest of the timed ones.
-    A schedule of another operator, in a damaged file, is left out with a warning."""
+def choose_trials(rows: Sequence[RecordRow]) -> list[Trial]:
+    """Choose the metered schedules of an operator on a board; without any, the fastest of the timed ones."""
     timed = [t for t in rows_to_trials(rows) if t.ok and t.latency_s]
-    chosen = choose_finalists(rows) or sort_by_latency(timed)[:1]
-    for trial in chosen:
-        if trial.schedule.op.digest != op.digest:
-            digest = trial.schedule.digest
-            warnings.warn(f"records: schedule {digest} left out: it is not one of {op.name}", stacklevel=2)
-    return [trial for trial in chosen if trial.schedule.op.digest == op.digest]
+    return choose_finalists(rows) or sort_by_latency(timed)[:1]
 
 
 def _mark_conditions(choice: KernelChoice, conditions: RecordConditions) -> KernelChoice:

@@ -75,6 +75,8 @@ def _describe_cache() -> dict[str, Any]:
     folder = "none"
     try:
         folder = str(cache.find_folder())
+        if reason := cache.explain_distrust(Path(folder)):
+            return {"folder": folder, "writable": False, "reason": reason}
         return {"folder": str(ensure_writable(Path(folder))), "writable": True}
     except InvalidInput as problem:
         return {"folder": folder, "writable": False, "reason": str(problem)}

@@ -7,7 +7,6 @@ the file of the system. Keys of a file are the names of options: `max-slowdown =
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import click
 
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_toml, read_plain_file
 
 PREFIX = "EKC_GOVERN"
 SYSTEM_FILE = Path("/etc/ekc/govern.toml")
@@ -63,7 +63,7 @@ def _list_files(named: Path | None) -> list[Path]:
 
 def _read_file(file: Path, options: Mapping[str, click.Option], context: click.Context) -> dict[str, Any]:
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = parse_toml(read_plain_file(file).decode())
     except OSError as problem:
         raise InvalidInput(f"{file}: the defaults cannot be read ({problem.strerror})") from None
     except ValueError as problem:

@@ -21,7 +21,7 @@ from ekc.errors import InvalidInput
 from ekc.models.operator_arguments import OPERATOR_KINDS
 
 if TYPE_CHECKING:
-    from ekc.search.database.listing import RecordGroup, ScheduleSummary
+    from ekc.search.database.listing import GroupSummary, RecordGroup, ScheduleSummary
 
 FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
 FILES_ARGUMENT = click.argument(
@@ -44,46 +44,45 @@ def records() -> None:
 @json_option
 def list_files(files: tuple[Path, ...], as_json: bool) -> None:
     """Print what record files hold: operators, devices, conditions, counts and best figures."""
-    from ekc.search.database.listing import read_groups
+    from ekc.search.database.listing import summarize_groups
 
-    found = [(file, read_groups(file)) for file in files]
+    found = [(file, summarize_groups(file)) for file in files]
     if as_json:
         print_json({"groups": [_describe_group(file, group) for file, some in found for group in some]})
         return
     print_text("\n\n".join(_format_groups(file, some) for file, some in found))
 
 
-def _describe_group(file: Path, group: RecordGroup) -> dict[str, Any]:
-    heads = {"file": str(file), "operator": group.operator}
-    return heads | asdict(group.conditions) | asdict(group.summarize())
+def _describe_group(file: Path, group: GroupSummary) -> dict[str, Any]:
+    facts = asdict(group)
+    return {"file": str(file), "operator": facts.pop("operator"), **facts.pop("conditions"), **facts}
 
 
-def _format_groups(file: Path, groups: Sequence[RecordGroup]) -> str:
+def _format_groups(file: Path, groups: Sequence[GroupSummary]) -> str:
     """A table for each conditions in a file, with a row per operator."""
-    by_conditions: dict[str, list[RecordGroup]] = {}
+    by_conditions: dict[str, list[GroupSummary]] = {}
     for group in groups:
         by_conditions.setdefault(str(group.conditions), []).append(group)
     return "\n\n".join(_format_conditions(f"{file}: {text}", some) for text, some in by_conditions.items())
 
 
-def _format_conditions(title: str, groups: Sequence[RecordGroup]) -> str:
+def _format_conditions(title: str, groups: Sequence[GroupSummary]) -> str:
     from ekc.search.summary import choose_unit, format_figure
     from ekc.tables import format_table
 
-    found = [group.summarize() for group in groups]
-    seconds = choose_unit([one.best_latency_s for one in found], "s")
-    joules = choose_unit([one.best_energy_j for one in found], "J")
+    seconds = choose_unit([one.best_latency_s for one in groups], "s")
+    joules = choose_unit([one.best_energy_j for one in groups], "J")
     heads = ("operator", "timed", "metered", "failed", f"best [{seconds[1]}]", f"best [{joules[1]}]")
     rows = [
         (
-            group.operator,
+            one.operator,
             *(str(count) for count in (one.timed, one.metered, one.failed)),
             format_figure(one.best_latency_s, seconds[0]),
             format_figure(one.best_energy_j, joules[0]),
         )
-        for group, one in zip(groups, found, strict=True)
+        for one in groups
     ]
-    days = dict.fromkeys((min(one.first for one in found)[:10], max(one.last for one in found)[:10]))
+    days = dict.fromkeys((min(one.first for one in groups)[:10], max(one.last for one in groups)[:10]))
     return format_table(heads, rows, _wrap_title(f"{title}; measured {' to '.join(days)}"))
 
 
@@ -235,11 +234,11 @@ def _explain_statuses(statuses: Mapping[str, str]) -> list[str]:
 
 def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) -> None:
     """Print every row of one schedule, and its steps."""
-    from ekc.ir.schedule.schedule import Schedule
     from ekc.search.database.listing import list_measurement
+    from ekc.search.database.query import read_only_schedule
 
     first = groups[0].rows[0]
-    schedule = Schedule.from_json(first.schedule)
+    schedule = read_only_schedule(first)
     if as_json:
         found = [list_measurement(row) for group in groups for row in group.rows]
         steps = [step.to_json() for step in schedule.steps]

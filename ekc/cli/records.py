@@ -32,6 +32,7 @@ from ekc.cli.schedule_source import (
     target_option,
 )
 from ekc.errors import InvalidInput
+from ekc.file_limits import read_plain_file
 
 if TYPE_CHECKING:
     from ekc.codegen.library.build import KernelChoice
@@ -242,7 +243,7 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     from ekc.tables import format_rounded
 
     try:
-        table = from_t4(file.read_text(encoding="utf-8"), figure)
+        table = from_t4(read_plain_file(file).decode(), figure)
     except InvalidInput as problem:
         raise InvalidInput(f"{file}: {problem}") from problem
     except (OSError, UnicodeDecodeError) as problem:

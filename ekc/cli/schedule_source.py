@@ -14,6 +14,7 @@ import click
 from ekc.cli.arguments import OperatorRequest, operator_arguments, refuse_unused_options
 from ekc.cli.output import FILE
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_json, read_plain_file
 
 if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
@@ -138,13 +139,13 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     from ekc.ir.schedule.schedule import Schedule
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_plain_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8 text"
         raise InvalidInput(f"{option}{path} cannot be read ({reason})") from problem
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        data = parse_json(text)
+    except ValueError as problem:
         raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
     inner = _find_schedule_record(data, f"{option}{path}") if isinstance(data, dict) else None
     return Schedule.from_json(text if inner is None else json.dumps(inner))

@@ -1,8 +1,12 @@
 """Compile cache on disk, by content: the same text for the same target is compiled once.
 
-An entry is one file: a SHA-256 of all that follows, a JSON header, then PTX and CUBIN as bytes. It is written
-to a temporary file and renamed, so that another process sees a complete entry or none. An entry with a wrong
-checksum counts as absent and is written again. Old entries are never removed.
+An entry is one file: a SHA-256 of all that follows, a JSON header with the key of the compile, then PTX and
+CUBIN as bytes. It is written to a temporary file and renamed, so that another process sees a complete entry
+or none. A damaged entry, and that of another compile, count as absent and are written again. Old entries are
+never removed.
+
+Whoever can write an entry decides what a kernel computes: a checksum is no defence, as it can be written too.
+So entries are read only where no other user than root can write.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import hashlib
 import json
 import os
 import pwd
+import stat
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -22,27 +27,33 @@ from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Resources
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_json, read_plain_file
 
-_CACHE_FORMAT = 1
+_CACHE_FORMAT = 2
 """Version of the entries, a part of every key; raise it when their layout or ekc's NVRTC options change."""
 
 
 def compile_cached(source: str, arch: str = "sm_80", options: Sequence[str] = ()) -> NvrtcOutput:
     """`nvrtc.compile`, or its earlier output from `find_folder()`. Raises what `nvrtc.compile` raises.
 
-    A folder that cannot be written or found gives one warning; the text is then compiled.
+    A folder that cannot be written or found, or that others can write to, gives one warning; the text is then
+    compiled.
     """
     try:
         place = find_folder()
     except InvalidInput as problem:
         _warn_once(str(problem))
         return nvrtc.compile(source, arch, options)
-    path = place / _make_entry_name(source, arch, options)
-    cached = _load_entry(path, source, arch)
+    key = _make_key(source, arch, options)
+    path = place / key[:2] / f"{key}.nvrtc"
+    if reason := explain_distrust(place) or explain_distrust(path.parent):
+        _warn_once(reason)
+        return nvrtc.compile(source, arch, options)
+    cached = _load_entry(path, key, source, arch)
     if cached is not None:
         return cached
     output = nvrtc.compile(source, arch, options)
-    if reason := _store_entry(path, output):
+    if reason := _store_entry(path, key, output):
         _warn_once(f"{place} cannot be written ({reason})")
     return output
 
@@ -75,39 +86,62 @@ def _find_home() -> Path:
         ) from None
 
 
-def _make_entry_name(source: str, arch: str, options: Sequence[str]) -> str:
-    """Path of the entry of a compile, below the cache folder."""
-    content = json.dumps([_CACHE_FORMAT, nvrtc.version(), arch, list(options), source])
-    key = hashlib.sha256(content.encode()).hexdigest()
-    return f"{key[:2]}/{key}.nvrtc"
-
-
-def _load_entry(path: Path, source: str, arch: str) -> NvrtcOutput | None:
-    """The entry at `path`; None where it is absent, unreadable or damaged."""
+def explain_distrust(path: Path) -> str:
+    """Why a file or folder of the cache is not used: another user owns it or may write to it. "" for one that
+    can be trusted, and for one that does not exist."""
     try:
-        digest, _, body = path.read_bytes().partition(b"\n")
+        found = path.stat()
     except OSError:
-        return None
-    if digest.decode(errors="replace") != hashlib.sha256(body).hexdigest():
-        return None
-    head, _, payload = body.partition(b"\n")
-    header = json.loads(head)
-    split = header["ptx_bytes"]
-    return NvrtcOutput(
-        source=source,
-        arch=arch,
-        ptx=payload[:split].decode(),
-        cubin=payload[split:],
-        resources={name: Resources(**fields) for name, fields in header["resources"].items()},
-        log=header["log"],
-        nvrtc_version=header["nvrtc_version"],
-    )
+        return ""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} is not used, as it belongs to user id {found.st_uid}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} is not used, as other users may write to it (chmod go-w {path})"
+    return ""
 
 
-def _store_entry(path: Path, output: NvrtcOutput) -> str:
+def _make_key(source: str, arch: str, options: Sequence[str]) -> str:
+    """Key of a compile: a SHA-256 of all that its output depends on."""
+    content = json.dumps([_CACHE_FORMAT, nvrtc.version(), arch, list(options), source])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _load_entry(path: Path, key: str, source: str, arch: str) -> NvrtcOutput | None:
+    """The entry at `path`; None where it is absent, unreadable, damaged, or of another compile."""
+    try:
+        if path.is_symlink() or explain_distrust(path):
+            return None
+        digest, _, body = read_plain_file(path).partition(b"\n")
+        head, _, payload = body.partition(b"\n")
+        header = parse_json(head)
+        split = header["ptx_bytes"]
+        is_whole = digest.decode() == hashlib.sha256(body).hexdigest() and header["key"] == key
+        if not is_whole or not 0 < split < len(payload):
+            return None
+        return NvrtcOutput(
+            source=source,
+            arch=arch,
+            ptx=payload[:split].decode(),
+            cubin=payload[split:],
+            resources={str(name): _read_resources(one) for name, one in header["resources"].items()},
+            log=str(header["log"]),
+            nvrtc_version=str(header["nvrtc_version"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _read_resources(values: dict[str, int]) -> Resources:
+    if not all(type(value) is int and value >= 0 for value in values.values()):
+        raise ValueError("resources are counts")
+    return Resources(**values)
+
+
+def _store_entry(path: Path, key: str, output: NvrtcOutput) -> str:
     """Write the entry; returns the reason where it cannot be written, else ""."""
     ptx = output.ptx.encode()
     header = {
+        "key": key,
         "ptx_bytes": len(ptx),
         "resources": {name: asdict(resources) for name, resources in output.resources.items()},
         "log": output.log,
@@ -115,7 +149,8 @@ def _store_entry(path: Path, output: NvrtcOutput) -> str:
     }
     body = json.dumps(header).encode() + b"\n" + ptx + output.cubin
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         _write_atomically(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     except OSError as error:
         return error.strerror or type(error).__name__

@@ -16,6 +16,12 @@ from ekc.errors import InvalidInput
 Read = TypeVar("Read")
 POSITIVE_FIELDS = ("latency_s", "power_w", "energy_j", "fp32_flops", "dram_bytes_per_s", "board_power_w")
 """Fields that are divisors, or whose logarithm is taken."""
+FIGURE_BOUNDS = {"timing": (1e-9, 1e6), "metering": (1e-3, 1e4)}
+"""Least and greatest latency of a call in seconds, and power of one board in watts: beyond what any board
+can do, so that a greater figure comes from a damaged file."""
+_BOUNDED_FIELDS = {"latency_s": ("s", FIGURE_BOUNDS["timing"]), "power_w": ("W", FIGURE_BOUNDS["metering"])}
+MAX_POWER_OVER_CAP = 2.0
+"""Metered power relative to the power cap of the board, at most. Boards pass their cap by some percent."""
 
 
 def measurement_to_json(measurement: Measurement) -> dict[str, Any]:
@@ -31,8 +37,17 @@ def timing_from_json(data: Mapping[str, Any]) -> Timing:
 
 
 def metering_from_json(data: Mapping[str, Any]) -> Metering:
-    """The metering of `measurement_to_json`, as `timing_from_json`."""
-    return dataclass_from_json(Metering, data)
+    """The metering of `measurement_to_json`, as `timing_from_json`. Its power is at most what the board can
+    draw, and its energy that power over the time of a call."""
+    metering = dataclass_from_json(Metering, data)
+    cap_w, power_w = metering.conditions.power_cap_w, metering.power_w
+    if cap_w is not None and not power_w <= MAX_POWER_OVER_CAP * cap_w:
+        raise InvalidInput(f"power_w is {power_w:g} W, and the power cap of the board {cap_w:g} W")
+    call_s = metering.energy_j / power_w
+    low, high = FIGURE_BOUNDS["timing"]
+    if not low <= call_s <= high:
+        raise InvalidInput(f"energy_j is {metering.energy_j:g} J at {power_w:g} W: a call of {call_s:g} s")
+    return metering
 
 
 def dataclass_from_json(kind: type[Read], data: Mapping[str, Any]) -> Read:
@@ -54,7 +69,9 @@ def _inspect_fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
 def _value_from_json(name: str, kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         found = dataclass_from_json(kind, value)
-        if isinstance(found, Interval) and not (found.low <= found.high and found.low + found.high > 0):
+        if isinstance(found, Interval) and not (
+            found.low <= found.high and 0 < found.low + found.high < math.inf
+        ):
             raise InvalidInput(
                 f"{name} is {found.low} to {found.high}; low <= high and low + high > 0 are needed"
             )
@@ -68,6 +85,10 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
         raise InvalidInput(f"{name} is {value!r:.40}, which is no {getattr(kind, '__name__', kind)}")
     if name in POSITIVE_FIELDS and not 0 < value < math.inf:
         raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")
+    if name in _BOUNDED_FIELDS:
+        unit, (low, high) = _BOUNDED_FIELDS[name]
+        if not low <= value <= high:
+            raise InvalidInput(f"{name} is {value:g} {unit}; no board is outside {low:g} to {high:g} {unit}")
     return value
 
 

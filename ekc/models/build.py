@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.host_memory import UNPACKED_BYTES, UnpackBudget
+from ekc.file_limits import UNPACKED_BYTES, UnpackBudget
 from ekc.models.attention import lower_attention, split_turned_operands
 from ekc.models.constants import fold_constants
 from ekc.models.coverage import compute_coverage, merge_uncovered

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ekc.host_memory import UnpackBudget
+from ekc.file_limits import UnpackBudget
 from ekc.models.evaluate import Array, evaluate_node
 from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit

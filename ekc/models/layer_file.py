@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ekc.argument_checks import check_path
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_toml, read_plain_file
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_name_part
 from ekc.models.model import LayerUse, Model, ModelLayer
@@ -95,15 +95,15 @@ def read_layers(path: Path) -> tuple[Layer, ...]:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        data = path.read_bytes()
+        data = read_plain_file(path)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}{_suggest_file(path)}") from error
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))
+        return parse_toml(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInput(f"{path}, line {line}: not UTF-8 text") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         # tomllib writes the line into the message: "... (at line 3, column 5)".
         found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
         if found is None:

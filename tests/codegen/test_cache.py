@@ -3,13 +3,17 @@ written."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -236,3 +240,119 @@ def test_read_only_folder_serves_its_entries(tmp_path: Path) -> None:
         ((warned, shown),) = run_compiles(tmp_path, ({"EKC_CACHE_DIR": folder}, UNKNOWN_USER, 0))
     assert warned == []
     assert shown["writable"] is False
+
+
+# Entries and folders that are not trusted
+
+
+def replace_body(entry: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change an entry, and make its checksum right again."""
+    body = change(entry.read_bytes().partition(b"\n")[2])
+    entry.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+
+
+def change_header(body: bytes, **changes: object) -> bytes:
+    head, _, rest = body.partition(b"\n")
+    header = {name: value for name, value in (json.loads(head) | changes).items() if value != "absent"}
+    return json.dumps(header).encode() + b"\n" + rest
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "no JSON": lambda body: b"{" + body,
+    "deep": lambda body: b"[" * 100_000 + b"\n",
+    "a list": lambda body: b"[]\n",
+    "no header": lambda body: b"",
+    **{
+        f"{name} is {value!r:.12}": lambda body, n=name, v=value: change_header(body, **{n: v})  # type: ignore[misc]
+        for name in ("key", "ptx_bytes", "resources", "log", "nvrtc_version")
+        for value in ("absent", None, [], {"scale": 1}, -1, 1e400)
+        if name not in ("log", "nvrtc_version") or value == "absent"
+    },
+    "resources of no kernel": lambda body: change_header(body, resources={"scale": {"registers": "many"}}),
+}
+
+
+def test_damaged_entry_counts_as_absent(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compile_cached(SOURCE)
+    (entry,) = entries(place)
+    compiled: list[str] = []
+    monkeypatch.setattr(nvrtc, "compile", lambda *given: (compiled.append(given[0]), first)[1])
+    for name, damage in DAMAGED.items():
+        replace_body(entry, damage)
+        compiled.clear()
+        assert compile_cached(SOURCE) == first, name
+        assert compiled == [SOURCE], f"{name}: it is compiled again, and the entry is repaired"
+        assert compile_cached(SOURCE) == first
+        assert compiled == [SOURCE], name
+
+
+def test_entry_of_another_compile_counts_as_absent(place: Path) -> None:
+    times, other = SOURCE, SOURCE.replace("*=", "+=")
+    right = compile_cached(times)
+    (entry,) = entries(place)
+    compile_cached(other)
+    (wrong,) = set(entries(place)) - {entry}
+    shutil.copyfile(wrong, entry)
+    assert compile_cached(times) == right
+
+
+def make_fifo(entry: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry)
+
+
+def make_link(entry: Path) -> None:
+    entry.unlink()
+    entry.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_link], ids=["a FIFO", "a link to /dev/zero"])
+def test_entry_that_is_no_plain_file_counts_as_absent(place: Path, make: Callable[[Path], None]) -> None:
+    first = compile_cached(SOURCE)
+    (entry,) = entries(place)
+    make(entry)
+    signal.alarm(20)
+    try:
+        assert compile_cached(SOURCE) == first
+    finally:
+        signal.alarm(0)
+    assert entry.is_file()
+    assert not entry.is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+@pytest.mark.parametrize("depth", [0, 1], ids=["folder", "folder in it"])
+def test_folder_that_others_can_write_to_is_not_used(
+    tmp_path: Path, mode: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / f"{mode:o}-{depth}"
+    monkeypatch.setenv("EKC_CACHE_DIR", str(place))
+    first = compile_cached(SOURCE)
+    (entry,) = entries(place)
+    replace_body(entry, lambda body: body.replace(b"mul.f32", b"add.f32"))
+    shared = (place, entry.parent)[depth]
+    shared.chmod(mode)
+    before = entry.read_bytes()
+    with pytest.warns(UserWarning, match=rf"{shared} is not used, as other users may write to it") as caught:
+        found = [compile_cached(SOURCE) for _ in range(3)]
+    assert len(caught) == 1
+    assert found == [first] * 3
+    assert entry.read_bytes() == before
+
+
+@needs_root
+def test_folder_of_another_user_is_not_used(place: Path) -> None:
+    compile_cached(SOURCE)
+    os.chown(place, 12345, -1)
+    with pytest.warns(UserWarning, match=r"is not used, as it belongs to user id 12345"):
+        compile_cached(SOURCE)
+
+
+def test_new_folders_are_for_the_user_alone(place: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        compile_cached(SOURCE)
+    finally:
+        os.umask(before)
+    (entry,) = entries(place)
+    assert [path.stat().st_mode & 0o077 for path in (place, entry.parent, entry)] == [0, 0, 0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ekc.errors import EkcError
+from ekc.file_limits import parse_json, read_plain_file
 from ekc.ir.operator import operator_from_json
 
 _MAX_NAMED = 2
@@ -18,9 +18,9 @@ def read_contents(folder: Path, name: str) -> frozenset[tuple[str, str]]:
     """Read the operator and the board of each kernel of a library, from its record; nothing without a record
     that can be read."""
     try:
-        record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        record = parse_json(read_plain_file(folder / f"{name}.json"))
         return frozenset((_find_title(kernel), _find_board(kernel)) for kernel in record["kernels"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, EkcError):
+    except (OSError, ValueError, KeyError, TypeError, EkcError):
         return frozenset()
 
 

@@ -22,6 +22,7 @@ from ekc.devices.measurement_json import dataclass_from_json, metering_from_json
 from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
 from ekc.display import format_line
 from ekc.errors import DeviceError, RecordError
+from ekc.file_limits import parse_json, read_plain_file
 from ekc.version import __version__
 
 TARGET_PREFIX = "recorded:"
@@ -49,7 +50,7 @@ def parse_recording(path: Path, data: bytes) -> Recording:
 def read_content(path: Path) -> bytes:
     """Bytes of the file. Raises `RecordError`."""
     try:
-        return path.read_bytes()
+        return read_plain_file(path)
     except OSError as problem:
         raise RecordError(
             f"recording {path} cannot be read: {problem.strerror}{_suggest_path(path)}"
@@ -74,11 +75,11 @@ def _parse_lines(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
         if found.complete_bytes < len(data) and found.text:
             warnings.warn(f"{path}: the last event was cut short and is left out", stacklevel=4)
         for number, line in enumerate(found.text.splitlines(), 1):
-            event = json.loads(line)
+            event = parse_json(line)
             if not isinstance(event, dict):
                 raise ValueError(f"line {number} is no JSON object")
             yield event
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise RecordError(f"{path} is not a recording of ekc, or is damaged: {problem}") from None
 
 

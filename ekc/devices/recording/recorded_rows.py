@@ -14,6 +14,8 @@ from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementT, Metering, Peaks, Timing
 from ekc.display import format_line
 from ekc.errors import DeviceError, RecordError
+from ekc.file_limits import MAX_FILE_BYTES
+from ekc.host_memory import format_bytes
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
@@ -162,9 +164,10 @@ class UnpackedMembers:
 
 
 def unpack_members(data: bytes) -> UnpackedMembers:
-    """Unpack all complete members. Raises `ValueError` for bytes that are no gzip, or damaged."""
+    """Unpack all complete members. Raises `ValueError` for bytes that are no gzip, damaged, or of more than
+    `MAX_FILE_BYTES` when unpacked."""
     parts: list[bytes] = []
-    good = 0
+    good = unpacked = 0
     while good < len(data):
         one, found, place = zlib.decompressobj(GZIP_WINDOW_BITS), [], good
         try:
@@ -172,6 +175,9 @@ def unpack_members(data: bytes) -> UnpackedMembers:
                 piece = data[place : place + PIECE_BYTES]
                 found.append(one.decompress(piece))
                 place += len(piece)
+                unpacked += len(found[-1])
+                if unpacked > MAX_FILE_BYTES:
+                    raise ValueError(f"it unpacks to more than {format_bytes(MAX_FILE_BYTES)}")
         except zlib.error as problem:
             raise ValueError(f"{problem}, in the gzip member at byte {good}") from None
         if not one.eof:

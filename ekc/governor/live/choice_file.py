@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ekc.argument_checks import is_number
+from ekc.file_limits import parse_json, read_plain_file
 from ekc.governor.event_records import to_plain_json
 from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import ProgressKind
@@ -47,11 +48,9 @@ class ChoiceFile:
         """The choices of the last run; empty without any, and where they are for other conditions."""
         folder = find_folder()
         try:
-            with (folder / f"{self.name}.json").open("rb") if folder else open(os.devnull, "rb") as stream:
-                text = stream.read(MAX_BYTES)
-            if not text:
+            if folder is None:
                 return []
-            content = json.loads(text)
+            content = parse_json(read_plain_file(folder / f"{self.name}.json", MAX_BYTES))
             other = [k for k, v in self.conditions.items() if content["conditions"].get(k) != v]
             choices = [_read_choice(one) for one in content["choices"]]
         except FileNotFoundError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ekc.argument_checks import check_text, format_value
 from ekc.display import format_html_text, format_line, shorten
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_json
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program
 from ekc.ir.program import Program, make_initial_program
@@ -165,8 +166,8 @@ class Schedule:
         """The inverse of `to_json`; every step is checked again."""
         check_text("schedule", text, "what Schedule.to_json gives")
         try:
-            data: Any = json.loads(text.removeprefix("\ufeff"))
-        except (ValueError, RecursionError) as problem:
+            data: Any = parse_json(text.removeprefix("\ufeff"))
+        except ValueError as problem:
             raise InvalidInput(f"schedule: not JSON ({problem})") from None
         if not isinstance(data, dict) or not {"format", "operator", "steps"} <= set(data):
             raise InvalidInput("schedule: the JSON needs format, operator and steps")

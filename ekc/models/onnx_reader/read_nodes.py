@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ekc.errors import InvalidInput
-from ekc.host_memory import UNPACKED_NODES
+from ekc.file_limits import UNPACKED_NODES
 from ekc.models.onnx_reader import contrib, elementwise, norms, pools, products, quantized, views
 from ekc.models.onnx_reader.definitions import define_by_nodes
 from ekc.models.onnx_reader.import_onnx import import_onnx

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.host_memory import UnpackBudget
+from ekc.file_limits import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
 from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.weights import Weight

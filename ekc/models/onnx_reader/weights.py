@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.host_memory import UNPACKED_BYTES, UnpackBudget, format_bytes
+from ekc.file_limits import UNPACKED_BYTES, UnpackBudget
+from ekc.host_memory import format_bytes
 from ekc.models.onnx_reader.import_onnx import import_onnx
 
 if TYPE_CHECKING:

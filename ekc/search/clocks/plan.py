@@ -15,6 +15,7 @@ from typing import Any
 
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_json, read_plain_file
 from ekc.tables import TABLE_WIDTH, count_nouns, format_quantity, format_table
 
 SCHEMA = 1
@@ -146,7 +147,7 @@ class ClockPlan:
     def read(cls, file: str | Path) -> ClockPlan:
         """Read a plan from a file. Raises `InvalidInput` for a file that holds none, in one line."""
         try:
-            value = json.loads(Path(file).read_text("utf-8"))
+            value = parse_json(read_plain_file(Path(file)).decode("utf-8-sig"))
         except OSError as problem:
             raise InvalidInput(f"plan {file}: cannot be read ({problem.strerror})") from problem
         except ValueError as problem:

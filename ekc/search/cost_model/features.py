@@ -120,6 +120,10 @@ class ModelInputCache:
     def __init__(self, space: SearchSpace, extract_inputs: Callable[[Population], ModelInputs]) -> None:
         """`extract_inputs`: analyses a population, such as `space.extract_inputs` for some prior."""
         self.space, self.extract_inputs = space, extract_inputs
+        self.clear()
+
+    def clear(self) -> None:
+        """Free the inputs, some 10 MB; they are analysed again when needed."""
         self._keys = np.zeros(FEATURE_CACHE.max_genomes, dtype=np.int64)
         self._cached_inputs = allocate_inputs(FEATURE_CACHE.max_genomes)
         self._row_by_slot = np.zeros(FEATURE_CACHE.slots, dtype=np.int32)

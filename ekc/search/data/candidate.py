@@ -52,6 +52,11 @@ class Candidate:
         return self.timings[0].resources if self.timings else ()
 
     @property
+    def digest(self) -> str:
+        """Digest of the schedule."""
+        return self.schedule.digest
+
+    @property
     def ok(self) -> bool:
         """Whether it was timed and did not fail."""
         return self.status == "ok" and bool(self.timings)

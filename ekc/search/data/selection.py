@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.options import compute_objective
 
 
 class TimedSchedule(Protocol):
-    """The properties of a measured schedule that the selection needs: a `Candidate` or a `Trial`."""
+    """The properties of a measured schedule that the selection needs: of a `Candidate`, a `Trial`, or the
+    figures that an index has."""
 
     @property
-    def schedule(self) -> Schedule:
-        """The schedule."""
+    def digest(self) -> str:
+        """Digest of the schedule."""
 
     @property
     def ok(self) -> bool:
@@ -52,12 +52,12 @@ def make_rank_key(candidate: TimedSchedule, objective: str) -> tuple[float, floa
     latency_s = get_latency_s(candidate)
     energy_j = math.inf if candidate.energy_j is None else candidate.energy_j
     value = float(compute_objective(objective, latency_s, energy_j))
-    return value if math.isfinite(value) else math.inf, latency_s, candidate.schedule.digest
+    return value if math.isfinite(value) else math.inf, latency_s, candidate.digest
 
 
 def sort_by_latency(candidates: Sequence[TimedScheduleT]) -> list[TimedScheduleT]:
     """Sort the candidates that are ok, fastest first. Ties go to the smaller digest."""
-    return sorted((x for x in candidates if x.ok), key=lambda x: (get_latency_s(x), x.schedule.digest))
+    return sorted((x for x in candidates if x.ok), key=lambda x: (get_latency_s(x), x.digest))
 
 
 def get_latency_s(candidate: TimedSchedule) -> float:

@@ -58,6 +58,11 @@ class Trial:
     """Whether the figures are those of a model of a device."""
 
     @property
+    def digest(self) -> str:
+        """Digest of the schedule."""
+        return self.schedule.digest
+
+    @property
     def ok(self) -> bool:
         """Whether the kernel ran and, if it was checked, was correct."""
         return self.status == "ok"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device
-from ekc.search.database.rows import RecordKey, RecordRow
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordKey, RecordKind, RecordRow
 
 MAX_LISTED = 3
 """Conditions named in one line, at most."""
@@ -81,12 +82,22 @@ def get_present_conditions(device: Device) -> RecordConditions:
     return RecordConditions(device.name, device.simulated, *policies, device.driver, describe_toolchain())
 
 
+def count_schedules(
+    store: RecordStore, operator: str | None = None, kind: RecordKind | None = None
+) -> dict[RecordConditions, int]:
+    """Count the stored schedules by conditions, as `RecordStore.count_schedules`."""
+    found = store.count_schedules(operator=operator, kind=kind)
+    return {RecordConditions(*values): count for values, count in found.items()}
+
+
 def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordRow]]:
     """Group rows by their conditions, in the order of the last measurement."""
     found: dict[RecordConditions, list[RecordRow]] = {}
     for row in rows:
         conditions = read_conditions(row.key)
-        found[conditions] = [*found.pop(conditions, []), row]
+        some = found.pop(conditions, [])
+        some.append(row)
+        found[conditions] = some
     return found
 
 
@@ -98,30 +109,28 @@ def sort_by_nearness(
     return sorted(newest_first, key=lambda there: there.compute_agreement(here), reverse=True)
 
 
-def describe_unused(
-    groups: Mapping[RecordConditions, Sequence[RecordRow]], device: Device
-) -> tuple[str, str]:
-    """Describe stored schedules that a run on the device cannot use: (those of this device under other
-    conditions, those of other devices). Both are "" if some were measured under the conditions here."""
+def describe_unused(counts: Mapping[RecordConditions, int], device: Device) -> tuple[str, str]:
+    """Describe stored schedules, counted by conditions, that a run on the device cannot use: (those of this
+    device under other conditions, those of other devices). Both are "" if some were measured under the
+    conditions here."""
     here = get_present_conditions(device)
-    if here in groups:
+    if here in counts:
         return "", ""
-    near = {there: rows for there, rows in groups.items() if there.is_same_device(here)}
-    far = {there: rows for there, rows in groups.items() if not there.is_same_device(here)}
+    near = {there: count for there, count in counts.items() if there.is_same_device(here)}
+    far = {there: count for there, count in counts.items() if not there.is_same_device(here)}
     needed = here.describe_differences(near)
     return (f"{describe_counts(near, here)}, and none with {needed}" if near else ""), describe_counts(
         far, here
     )
 
 
-def describe_counts(groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions) -> str:
-    """Count the schedules with rows under other conditions: "40 with NVRTC 13.0, generator 3 and 12 on h100
-    (simulated)"; "" if all rows were measured under those here."""
+def describe_counts(counts: Mapping[RecordConditions, int], here: RecordConditions) -> str:
+    """Describe the numbers of schedules with rows under other conditions: "40 with NVRTC 13.0, generator 3
+    and 12 on h100 (simulated)"; "" if all rows were measured under those here."""
     texts = []
-    for there in sort_by_nearness((c for c in groups if c != here), here):
-        schedules = len({row.key.schedule_digest for row in groups[there]})
+    for there in sort_by_nearness((c for c in counts if c != here), here):
         text = there.describe_difference(here)
-        texts.append(f"{schedules} {text if text.startswith('on ') else f'with {text}'}")
+        texts.append(f"{counts[there]} {text if text.startswith('on ') else f'with {text}'}")
     if len(texts) > MAX_LISTED:
         texts[MAX_LISTED - 1 :] = [f"more under {len(texts) - MAX_LISTED + 1} other conditions"]
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

@@ -11,12 +11,10 @@ rows of the run. So a thread moves committed rows into the file during the run.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sqlite3
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -26,7 +24,19 @@ from typing import Any, Self
 
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children, hold_forks
+from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database import rows as sql
+from ekc.search.database.record_file import (
+    MAX_VALUE_BYTES,
+    check_record_path,
+    check_schema,
+    describe_error,
+    get_error_code,
+    has_figure_index,
+    has_log,
+    limit_work,
+    warn_of_log,
+)
 from ekc.search.database.rows import RecordKey, RecordKind, RecordRow, hash_operator, to_canonical_json
 from ekc.version import __version__
 
@@ -94,9 +104,8 @@ APPLICATION_ID = 0x656B6301
 """Mark of a record file in the header of SQLite: "ekc" and a 1."""
 FORMAT_VERSION = 1
 """Version of the table. A file with a higher number comes from a newer ekc."""
-
-_NOT_SQLITE_TEXT = "is not an SQLite file (or its first bytes are damaged); use another --records file"
-_DAMAGED_TEXT = "is damaged or cut short; restore a copy of it or use another --records file"
+ROWS_TOGETHER = 10_000
+"""Rows of the index that are read in one go."""
 
 
 class EmptyRecordError(RecordError):
@@ -117,13 +126,15 @@ class RecordStore:
         if self._path is not None:
             check_record_path(self._path, create)
             if not create:
-                _warn_of_log(self._path)
+                warn_of_log(self._path)
         with self._raise_record_errors():
             self._connection = sqlite3.connect(
                 _make_uri(self._path, create), uri=True, timeout=busy_timeout_s, isolation_level=None
             )
+        self._schema_version: int | None = None
         self._checkpoints = Checkpointer(self._path) if create and self._path is not None else None
         try:
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             with self._raise_record_errors():
                 self._prepare(create or self._path is None)
         except BaseException:
@@ -188,6 +199,71 @@ class RecordStore:
             sql.row_from_sql(values, self._display_name)
         return [values[1:] for values in found]
 
+    def read_row(self, number: int) -> RecordRow:
+        """Read the row of a number, as the index of figures has it. Raises `RecordError` if it is damaged."""
+        with self._raise_record_errors():
+            found = self._connection.execute(f"{sql.SELECT} where id = ?", (number,)).fetchone()
+        if found is None:
+            raise RecordError(
+                f"{self._display_name} is damaged: its index names row {number}, which is absent"
+            )
+        return sql.row_from_sql(found, self._display_name)
+
+    def read_schedule_rows(self, operator_hash: str, digest: str) -> list[RecordRow]:
+        """Read the rows of one schedule of an operator under all conditions, oldest first."""
+        with self._raise_record_errors():
+            found = self._connection.execute(sql.IDS_OF_SCHEDULE, (operator_hash, digest)).fetchall()
+        return [self.read_row(number) for (number,) in found]
+
+    def find_digests(self, start: str) -> dict[str, int]:
+        """Find the digests of schedules that begin so, each with the number of its last row."""
+        with self._raise_record_errors():
+            return dict(self._connection.execute(sql.DIGESTS, (start, start)).fetchall())
+
+    def list_groups(self, operator: str | None = None) -> list[sql.StoredGroup]:
+        """List the operators, or a given one (canonical JSON), under each conditions, in the order of their
+        last row."""
+        digest = None if operator is None else hash_operator(operator)
+        found = self._select_indexed(sql.GROUPS, sql.GROUPS_END, (digest, digest))
+        return [sql.group_from_sql(values, self._display_name) for values in found]
+
+    def count_schedules(
+        self, *, operator: str | None = None, kind: RecordKind | None = None
+    ) -> dict[tuple[Any, ...], int]:
+        """Count the schedules by conditions, in the order of their last row; only of an operator (canonical
+        JSON) or kind if given."""
+        digest = None if operator is None else hash_operator(operator)
+        found = self._select_indexed(sql.COUNTS, sql.COUNTS_END, (digest, digest, kind, kind))
+        return {sql.check_conditions(values[:-2], self._display_name): values[-2] for values in found}
+
+    def read_figures(self, group: sql.StoredGroup) -> Iterator[tuple[Any, ...]]:
+        """Read the figures of a group by schedule: its digest, the number of the repeat, the window of a
+        metering in seconds or None for a timing, and power in watts or latency in seconds; None where a row
+        has no such figure."""
+        return self._select_indexed(sql.FIGURES, sql.FIGURES_END, (group.operator_hash, *group.conditions))
+
+    def find_failed(self, group: sql.StoredGroup) -> set[str]:
+        """Find the digests of schedules in a group that failed, or whose results are wrong."""
+        given = group.operator_hash, *group.conditions
+        verdicts = self._select_indexed(sql.VERDICTS, sql.VERDICTS_END, given)
+        # The last one of several verdicts of a check counts.
+        last = {(digest, draw, window): verdict for digest, draw, window, verdict in verdicts}
+        rejected = {key[0] for key, verdict in last.items() if verdict.startswith(REJECTED_VERDICTS)}
+        failed = self._select_indexed(sql.FAILURES, sql.FAILURES_END, given)
+        return rejected | {digest for (digest,) in failed}
+
+    def _select_indexed(self, query: str, end: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """Select from the index of figures; without it, in a file of an earlier ekc, from all rows."""
+        with self._raise_record_errors():
+            indexed = "indexed by trials_figures" if has_figure_index(self._connection) else ""
+            rows = self._connection.execute(f"{query} {indexed} {end}", values)
+        while True:
+            with self._raise_record_errors():
+                some = rows.fetchmany(ROWS_TOGETHER)
+            if not some:
+                return
+            yield from some
+
     def unite(self, rows: Iterable[sql.StoredValues]) -> tuple[int, list[sql.StoredValues]]:
         """Add the rows that the file lacks, all or none, and number all rows by the time of their
         measurement. Returns (number of rows before, all rows)."""
@@ -216,6 +292,9 @@ class RecordStore:
         if create and self._is_blank():
             self._start_file()
         self._check_format()
+        if create and not has_figure_index(self._connection):
+            with self._transaction():
+                self._connection.execute(sql.CREATE_FIGURE_INDEX.replace("index ", "index if not exists ", 1))
         # Write-ahead log with normal sync: the operating system has a commit before `add` returns, so kill -9
         # loses no committed row of file and log together. The file alone may lack those of the last seconds
         # (`Checkpointer`). Only a power cut may lose the last rows, and even then the file is not damaged.
@@ -223,6 +302,8 @@ class RecordStore:
         if not create:
             # Not mode=ro: a read-only connection leaves its log files behind when it closes.
             self._connection.execute("pragma query_only = on")
+            if self._path is not None:
+                limit_work(self._connection, self._path)
 
     def _is_blank(self) -> bool:
         return self._read_pragma("application_id") == 0 and self._read_pragma("schema_version") == 0
@@ -234,6 +315,7 @@ class RecordStore:
             if self._is_blank():
                 self._connection.execute(sql.CREATE_TABLE)
                 self._connection.execute(sql.CREATE_INDEX)
+                self._connection.execute(sql.CREATE_FIGURE_INDEX)
                 self._connection.execute(f"pragma user_version = {FORMAT_VERSION}")
                 self._connection.execute(f"pragma application_id = {APPLICATION_ID}")
         # Now the file alone is a record file, and its log is empty.
@@ -247,7 +329,7 @@ class RecordStore:
                 self._connection.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
-                if _get_error_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if get_error_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(0.01)
 
@@ -266,6 +348,7 @@ class RecordStore:
                 f"this is ekc {__version__}, which reads format {FORMAT_VERSION}: "
                 "upgrade ekc or use another --records file"
             )
+        self._schema_version = check_schema(self._connection, self._display_name)
 
     def _read_pragma(self, name: str) -> int:
         return int(self._connection.execute(f"pragma {name}").fetchone()[0])
@@ -277,6 +360,9 @@ class RecordStore:
         self._roll_back()
         try:
             self._connection.execute("begin immediate")
+            if self._schema_version not in (None, self._read_pragma("schema_version")):
+                # Another process changed the file since it was opened.
+                self._schema_version = check_schema(self._connection, self._display_name)
             yield
             self._connection.execute("commit")
         except BaseException:
@@ -295,7 +381,7 @@ class RecordStore:
             with hold_forks():
                 yield
         except sqlite3.Error as error:
-            raise RecordError(f"{self._display_name} {_describe_error(error)}") from error
+            raise RecordError(f"{self._display_name} {describe_error(error)}") from error
 
 
 def _make_uri(path: Path | None, create: bool) -> str:
@@ -305,97 +391,7 @@ def _make_uri(path: Path | None, create: bool) -> str:
     if create:
         return f"{uri}?mode=rwc"
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
-    if not writable and not _has_log(path):
+    if not writable and not has_log(path):
         # No log can be written (a shared read-only folder) and none is in use: read without one.
         return f"{uri}?mode=ro&immutable=1"
     return f"{uri}?mode=rw"
-
-
-def check_record_path(path: Path, create: bool) -> None:
-    """Check that a file can be a record file, as far as can be seen without opening it as one. Raises
-    `RecordError`."""
-    if "\0" in str(path):
-        raise RecordError(f"{path!r} cannot be opened: a name cannot hold a null byte")
-    try:
-        if path.is_dir():
-            raise RecordError(f"{path} is a folder; name a file in it, such as {path / 'tuning.db'}")
-        if not path.parent.is_dir():
-            raise RecordError(f"folder {path.parent} does not exist; {_suggest_folder(path.parent)}")
-        if not create and not path.exists():
-            siblings = [p.name for p in path.parent.iterdir() if p.is_file()]
-            near = difflib.get_close_matches(path.name, siblings, n=1)
-            hint = f"did you mean {path.with_name(near[0])}?" if near else "ekc tune --records writes one"
-            raise RecordError(f"there is no record file {path}; {hint}")
-        if path.exists():
-            _check_bytes(path)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be opened: {error.strerror}") from error
-
-
-def _check_bytes(path: Path) -> None:
-    # SQLite overwrites a file of a few bytes, and fills a truncated last page with zeros. So these two cases
-    # are checked before it opens the file.
-    if not path.is_file():
-        raise RecordError(f"{path} is not a plain file; use another --records file")
-    with path.open("rb") as file:
-        head, size = file.read(100), os.fstat(file.fileno()).st_size
-    if head and not head.startswith(b"SQLite format 3\0"):
-        raise RecordError(f"{path} {_NOT_SQLITE_TEXT}")
-    page = int.from_bytes(head[16:18], "big")  # 65536 is written as 1
-    cut = len(head) < 100 or (page > 1 and size % page)
-    if head and cut and not _has_log(path):
-        raise RecordError(f"{path} {_DAMAGED_TEXT}")
-
-
-def _has_log(path: Path) -> bool:
-    # With a log the file is in use, or will be completed from it.
-    return _get_log_path(path).exists()
-
-
-def _warn_of_log(path: Path) -> None:
-    """Warn of a log that has rows: a copy of the file alone would lack them."""
-    log = _get_log_path(path)
-    with contextlib.suppress(OSError):
-        if log.stat().st_size:
-            warnings.warn(
-                f"{log} is beside {path.name}: a run is under way or was killed, and its last rows may be "
-                "in the -wal file alone; copy both files together",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-
-def _get_log_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
-
-
-def _suggest_folder(folder: Path) -> str:
-    missing = folder
-    while not missing.parent.is_dir():
-        missing = missing.parent
-    siblings = [p.name for p in missing.parent.iterdir() if p.is_dir()]
-    near = difflib.get_close_matches(missing.name, siblings, n=1)
-    if near:
-        return f"did you mean {missing.with_name(near[0])}?"
-    return f"create it, or use a file in {missing.parent}"
-
-
-def _get_error_code(error: sqlite3.Error) -> int:
-    # The low byte is the primary code; errors of the Python module itself carry none.
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def _describe_error(error: sqlite3.Error) -> str:
-    match _get_error_code(error):
-        case sqlite3.SQLITE_NOTADB:
-            return _NOT_SQLITE_TEXT
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
-            return "is locked by another process; close it or use another --records file"
-        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return f"cannot be written ({error}); use a --records file in a folder that you can write"
-        case sqlite3.SQLITE_CORRUPT:
-            return _DAMAGED_TEXT
-        case sqlite3.SQLITE_FULL:
-            return "cannot grow: the disk is full"
-        case _:
-            return f"cannot be used: {error}"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
 
 from ekc.devices.device import Metering, Timing
+from ekc.devices.measurement_json import FIGURE_BOUNDS
 from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
+from ekc.errors import RecordError
 from ekc.search.data.result import REJECTED_VERDICTS
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.database import RecordStore
+from ekc.search.database.rows import RecordRow, StoredGroup
 
 
 @dataclass
@@ -80,3 +87,66 @@ def combine_rows(rows: Sequence[RecordRow]) -> MeasuredFigures:
         elif row.kind == "check" and row.is_executed:
             figures.checked = row.status
     return figures
+
+
+class IndexedFigures(NamedTuple):
+    """Figures of one schedule from the index of a record file; its rows were not read."""
+
+    digest: str
+    ok: bool
+    """Whether it did not fail; false for a wrong result and for an unsafe kernel."""
+    is_finalist: bool
+    """Whether it was timed again in the finals."""
+    latency_s: float | None
+    power_w: float | None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of a call in joules, as `MeasuredFigures.energy_j`."""
+        return None if self.latency_s is None or self.power_w is None else self.power_w * self.latency_s
+
+
+def combine_indexed_rows(
+    store: RecordStore, group: StoredGroup, failed: Set[str]
+) -> Iterator[IndexedFigures]:
+    """Combine the timings and meterings of a group by the rules of `combine_rows`, from the index alone.
+    `failed`: what `RecordStore.find_failed` returns. Raises `RecordError` for a figure out of bounds."""
+    timing_bounds, metering_bounds = FIGURE_BOUNDS["timing"], FIGURE_BOUNDS["metering"]
+    for digest, rows in itertools.groupby(store.read_figures(group), key=operator.itemgetter(0)):
+        first, finals, powers = list[float](), list[float](), list[float]()
+        longest, before = 0.0, None
+        for _, draw, window, figure in rows:
+            low, high = timing_bounds if window is None else metering_bounds
+            if figure is None or not low <= figure <= high:
+                refuse_figures(store, group, digest)
+            if window is None:
+                found = finals if draw else first
+            elif window >= longest:
+                if window > longest:
+                    longest = window
+                    powers.clear()
+                found = powers
+            else:
+                continue
+            if before == (draw, window) and found:
+                # A later row of the same measurement: the last one counts.
+                found.pop()
+            before = draw, window
+            found.append(figure)
+        timings = finals or first
+        latency_s = math.fsum(timings) / len(timings) if timings else None
+        power_w = math.fsum(powers) / len(powers) if powers else None
+        yield IndexedFigures(digest, digest not in failed, bool(finals), latency_s, power_w)
+
+
+def refuse_figures(store: RecordStore, group: StoredGroup, digest: str) -> NoReturn:
+    """Raise the `RecordError` of the damaged row of a schedule."""
+    for row in store.read_schedule_rows(group.operator_hash, digest):
+        if row.kind == "timing":
+            row.to_timing()
+        elif row.kind == "metering":
+            row.to_metering()
+    raise RecordError(
+        f"{store.path} is damaged: its index has other figures of schedule {digest} than its rows; restore a "
+        "copy of it, or rebuild the index with `reindex` of sqlite3"
+    )

@@ -15,9 +15,14 @@ from ekc.devices.device import Metering, Timing
 from ekc.errors import InvalidInput, RecordError
 from ekc.search.database.conditions import RecordConditions, read_conditions
 from ekc.search.database.database import RecordStore
-from ekc.search.database.figures import MeasuredFigures, combine_rows, group_by_schedule
+from ekc.search.database.figures import (
+    MeasuredFigures,
+    combine_indexed_rows,
+    combine_rows,
+    group_by_schedule,
+)
 from ekc.search.database.query import read_operator
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.rows import RecordRow, StoredGroup
 
 MAX_NAMED = 4
 """Operators or devices that one line names, at most."""
@@ -40,26 +45,15 @@ class RecordGroup:
         ]
         return sorted(found, key=lambda one: one.rank)
 
-    def summarize(self) -> GroupSummary:
-        """Count the schedules, and find the best figures."""
-        schedules = self.list_schedules()
-        good = [one.figures for one in schedules if one.figures.status == "ok"]
-        return GroupSummary(
-            schedules=len(schedules),
-            timed=sum(bool(one.figures.timings) for one in schedules),
-            metered=sum(bool(one.figures.meterings) for one in schedules),
-            failed=len(schedules) - len(good),
-            best_latency_s=min((f.latency_s for f in good if f.latency_s is not None), default=None),
-            best_energy_j=min((f.energy_j for f in good if f.energy_j is not None), default=None),
-            first=min(row.created for row in self.rows),
-            last=max(row.created for row in self.rows),
-        )
-
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """Counts and best figures of a group. The best latency and the best energy may be of two schedules."""
+    """Counts and best figures of the rows of one operator under the same conditions. The best latency and the
+    best energy may be of two schedules."""
 
+    operator: str
+    """The operator in words, as `RecordGroup.operator`."""
+    conditions: RecordConditions
     schedules: int
     timed: int
     metered: int
@@ -92,6 +86,43 @@ class ScheduleSummary:
             math.inf if latency is None else latency,
             self.digest,
         )
+
+
+def summarize_groups(path: str | Path) -> list[GroupSummary]:
+    """Summarise a record file, in the order of the first rows, from its index of figures. Raises
+    `RecordError`, also for a file without a row."""
+    with RecordStore(path, create=False) as store:
+        groups = sorted(store.list_groups(), key=lambda one: one.first_id)
+        if not groups:
+            raise RecordError(f"{path} is empty: no record was ever written to it")
+        texts = [store.read_row(one.first_id).key.operator for one in groups]
+        names = _name_operators(texts, path)
+        return [_summarize(store, one, names[text]) for one, text in zip(groups, texts, strict=True)]
+
+
+def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSummary:
+    good = timed = metered = 0
+    best_latency_s = best_energy_j = math.inf
+    failed = store.find_failed(group)
+    for one in combine_indexed_rows(store, group, failed):
+        timed += one.latency_s is not None
+        metered += one.power_w is not None
+        if one.ok:
+            good += 1
+            best_latency_s = min(best_latency_s, one.latency_s or math.inf)
+            best_energy_j = min(best_energy_j, one.energy_j or math.inf)
+    return GroupSummary(
+        operator=operator,
+        conditions=RecordConditions(*group.conditions),
+        schedules=good + len(failed),
+        timed=timed,
+        metered=metered,
+        failed=len(failed),
+        best_latency_s=best_latency_s if math.isfinite(best_latency_s) else None,
+        best_energy_j=best_energy_j if math.isfinite(best_energy_j) else None,
+        first=group.first,
+        last=group.last,
+    )
 
 
 def read_groups(path: str | Path) -> list[RecordGroup]:

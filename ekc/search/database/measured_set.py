@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,15 +24,20 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import REJECTED_VERDICTS
-from ekc.search.data.trial import Trial
-from ekc.search.database.conditions import describe_counts, get_present_conditions, group_rows
+from ekc.search.database.conditions import (
+    count_schedules,
+    describe_counts,
+    get_present_conditions,
+    group_rows,
+)
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
     DEFAULT_RULE,
     SelectionRule,
-    load_finalists,
+    find_metered_operators,
+    load_winners,
     make_unanalysed_candidate,
-    read_operator,
+    read_only_schedule,
     rows_to_candidates,
 )
 
@@ -93,10 +98,11 @@ def load_measured_set(op: Operator, device: Device, records: str | Path | None) 
             "measured there: add --records FILE, as ekc tune --records writes it"
         )
     with RecordStore(records, create=False) as store:
-        groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
+        text = to_canonical_json(op.to_json())
+        groups, counts = group_rows(store.read_rows(operator=text)), count_schedules(store, text)
     here = get_present_conditions(device)
     found = make_measured_set(str(records), rows_to_candidates(groups.get(here, ())), device)
-    return replace(found, elsewhere=describe_counts(groups, here))
+    return replace(found, elsewhere=describe_counts(counts, here))
 
 
 def make_recorded_candidate(row: RecordedRow) -> Candidate:
@@ -150,7 +156,8 @@ def find_schedule(
     if word not in ("best", "fastest"):
         return _find_by_digest(word, records)
     op = op or _find_only_operator(word, records, device, any_toolchain)
-    return _select_schedule(word, load_finalists(op, records, device, any_toolchain), rule)
+    best, fastest = load_winners(op, records, device, rule, any_toolchain)
+    return (best if word == "best" else fastest).schedule
 
 
 def find_recorded_schedule(
@@ -159,7 +166,8 @@ def find_recorded_schedule(
     """Find a schedule of a recording, as `find_schedule`."""
     recording = device.recording
     if word not in ("best", "fastest"):
-        return _match_digest(word, {row.digest: row.schedule_json for row in recording.rows}, recording.path)
+        rows = recording.by_digest
+        return rows[_match_digest(word, rows, recording.path)].schedule
     if op is None:
         metered = sorted({row.operator for row in recording.rows if row.meterings})
         operators = [recording.operators[n] for n in metered]
@@ -168,28 +176,22 @@ def find_recorded_schedule(
     trials = [c.to_trial() for c in found if c.ok and c.metered]
     if not trials:
         raise InvalidInput(f"{word}: no schedule of {op.name} was metered in {recording.path}")
-    return _select_schedule(word, trials, rule)
-
-
-def _select_schedule(word: str, trials: Sequence[Trial], rule: SelectionRule) -> Schedule:
     best, fastest = rule.select_winners(trials)
     return (best if word == "best" else fastest).schedule
 
 
 def _find_only_operator(word: str, records: str | Path, device: Device, any_toolchain: bool) -> Operator:
     with RecordStore(records, create=False) as store:
-        groups = group_rows(store.read_rows(kind="metering"))
-    here = get_present_conditions(device)
-    rows = [
-        row for there, some in groups.items() if any_toolchain or there.is_same_device(here) for row in some
-    ]
-    if not rows and groups:
+        counts = count_schedules(store, kind="metering")
+        here = get_present_conditions(device)
+        wanted = [there for there in counts if any_toolchain or there.is_same_device(here)]
+        operators = find_metered_operators(store, wanted)
+    if not operators and counts:
         raise InvalidInput(
             f"{word}: nothing was metered on {device.label} in {records}; it holds schedules that were: "
-            f"{describe_counts(groups, here)}; --any-toolchain takes one of the nearest"
+            f"{describe_counts(counts, here)}; --any-toolchain takes one of the nearest"
         )
-    texts = dict.fromkeys(row.key.operator for row in rows)
-    return _require_single_operator(word, [read_operator(text, records) for text in texts], device, records)
+    return _require_single_operator(word, operators, device, records)
 
 
 def _require_single_operator(
@@ -208,14 +210,15 @@ def _require_single_operator(
 
 def _find_by_digest(word: str, records: str | Path) -> Schedule:
     with RecordStore(records, create=False) as store:
-        schedules = {row.key.schedule_digest: row.schedule for row in store.read_rows()}
-    return _match_digest(word, schedules, records)
+        numbers = store.find_digests(word)
+        digest = _match_digest(word, numbers, records)
+        return read_only_schedule(store.read_row(numbers[digest]))
 
 
-def _match_digest(word: str, schedules_by_digest: Mapping[str, str], file: str | Path) -> Schedule:
-    found = sorted(digest for digest in schedules_by_digest if digest.startswith(word))
+def _match_digest(word: str, digests: Iterable[str], file: str | Path) -> str:
+    found = sorted(digest for digest in digests if digest.startswith(word))
     if len(word) >= MIN_DIGEST_DIGITS and len(found) == 1:
-        return Schedule.from_json(schedules_by_digest[found[0]])
+        return found[0]
     if len(found) > 1:
         raise InvalidInput(f"{word!r} begins {len(found)} digests in {file}; give more of {found[0]}")
     raise InvalidInput(

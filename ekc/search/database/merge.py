@@ -18,7 +18,8 @@ from typing import Any
 
 from ekc.argument_checks import check_path, format_value
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.database.database import EmptyRecordError, RecordStore, check_record_path
+from ekc.search.database.database import EmptyRecordError, RecordStore
+from ekc.search.database.record_file import check_record_path
 from ekc.search.database.rows import StoredValues, describe_measurement, get_outcome
 from ekc.tables import count_nouns
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,30 +15,39 @@ from ekc.argument_checks import check_flag, check_path
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.errors import InvalidInput, RecordError, ScheduleError
+from ekc.file_limits import parse_json
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import check_operator, check_slowdown, parse_objective
-from ekc.search.data.selection import select_winners
+from ekc.search.data.selection import TimedScheduleT, select_winners
 from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
     MAX_LISTED,
     RecordConditions,
+    count_schedules,
     describe_counts,
     get_present_conditions,
-    group_rows,
+    read_conditions,
     sort_by_nearness,
 )
 from ekc.search.database.database import RecordStore, to_canonical_json
-from ekc.search.database.figures import combine_rows, group_by_schedule
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.figures import (
+    IndexedFigures,
+    MeasuredFigures,
+    combine_indexed_rows,
+    combine_rows,
+    group_by_schedule,
+    refuse_figures,
+)
+from ekc.search.database.rows import RecordRow, StoredGroup, digest_text
 
 
 def read_operator(text: str, file: str | Path) -> Operator:
     """Read the operator of a row from its JSON text. Raises `RecordError` for a damaged row."""
     try:
-        return operator_from_json(json.loads(text))
-    except (ValueError, RecursionError) as problem:
+        return operator_from_json(parse_json(text))
+    except ValueError as problem:
         raise RecordError(f"{file} is damaged: it holds an operator that is not one ({problem})") from None
 
 
@@ -50,16 +59,24 @@ def rows_to_trials(rows: Iterable[RecordRow]) -> list[Trial]:
 def rows_to_candidates(rows: Iterable[RecordRow]) -> list[Candidate]:
     """Combine rows into one candidate per schedule. A wrong result, an unsafe kernel, or a failure without a
     later measurement makes its status. Of rows with equal keys, from two processes, the last one counts; of
-    several metering windows the longest. A schedule that cannot be read is left out, with a warning.
+    several metering windows the longest. Schedules that cannot be read are left out, with a warning.
     """
-    candidates = []
+    candidates, left_out = list[Candidate](), dict[str, str]()
     for digest, found in group_by_schedule(rows).items():
         try:
             candidates.append(_rows_to_candidate(found))
         except (InvalidInput, ScheduleError) as problem:
             # ScheduleError: this version of ekc refuses a step that the one that wrote the row did not.
-            warnings.warn(f"records: schedule {digest} left out: {problem}", stacklevel=2)
+            left_out[digest] = str(problem)
+    if left_out:
+        warnings.warn(f"records: {_describe_left_out(left_out)}", stacklevel=3)
     return candidates
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> str:
+    """ "schedule D left out: its text is that of schedule E; and 3 more", of problems by digest."""
+    (digest, problem), more = next(iter(left_out.items())), len(left_out) - 1
+    return f"schedule {digest} left out: {problem}" + (f"; and {more} more" if more else "")
 
 
 def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
@@ -68,13 +85,54 @@ def make_unanalysed_candidate(schedule: Schedule) -> Candidate:
     return Candidate(schedule, "on file", np.zeros(0, np.float32), unknown, unknown, unknown, 0)
 
 
+def read_schedule(row: RecordRow) -> Schedule:
+    """Read the schedule of a row. Raises `InvalidInput` or `ScheduleError` where it is none, or another than
+    the operator and the digest of the row say."""
+    schedule = Schedule.from_json(row.schedule)
+    if to_canonical_json(schedule.op.to_json()) != row.key.operator:
+        raise InvalidInput(f"it is not one of {read_operator(row.key.operator, row.source).name}")
+    # A row of an earlier ekc may have a text that is written in another way today: then its own text counts.
+    if row.key.schedule_digest not in (digest_text(row.schedule), schedule.digest):
+        raise InvalidInput(f"its text is that of schedule {schedule.digest}")
+    return schedule
+
+
+def read_only_schedule(row: RecordRow) -> Schedule:
+    """Read the schedule of a row, as `read_schedule`, with a message that names file and schedule."""
+    try:
+        return read_schedule(row)
+    except (InvalidInput, ScheduleError) as problem:
+        named = f"schedule {row.key.schedule_digest} cannot be used: {problem}"
+        raise RecordError(f"{row.source} is damaged: {named}") from None
+
+
 def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
-    candidate, figures = make_unanalysed_candidate(Schedule.from_json(rows[0].schedule)), combine_rows(rows)
+    schedules = [read_schedule(row) for row in {row.schedule: row for row in rows}.values()]
+    candidate, figures = make_unanalysed_candidate(schedules[0]), combine_rows(rows)
     candidate.status, candidate.checked = figures.status, figures.checked
     candidate.timings, candidate.meterings = figures.timings, figures.meterings
+    _check_energy(rows[0], figures)
     return candidate
 
 
+def _check_energy(row: RecordRow, figures: MeasuredFigures) -> None:
+    """Raises `RecordError` where the energy of a metering is not its power times the latency, about."""
+    for metering in figures.meterings if figures.latency_s is not None else ():
+        seconds, latency_s = metering.energy_j / metering.power_w, figures.latency_s or 0.0
+        if not 1 / MAX_TIME_RATIO <= seconds / latency_s <= MAX_TIME_RATIO:
+            raise RecordError(
+                f"{row.source} is damaged: schedule {row.key.schedule_digest} was timed at {latency_s:g} s a "
+                f"call, and metered at {metering.energy_j:g} J and {metering.power_w:g} W: {seconds:g} s"
+            )
+
+
+MAX_TIME_RATIO = 4.0
+"""Time of a call in a metering relative to the timings, at most, and its inverse at least. They differ by
+some percent, and by more where the power cap holds the clock down in one of them."""
+MAX_CHECKED = 64
+"""Schedules whose rows are read to select the best; of more that can win, only those of the winners are."""
+MAX_SELECTIONS = 10
+"""Selections without the schedules that were left out before, whose text is not theirs, at most."""
 DEFAULT_MAX_SLOWDOWN = 0.05
 """Default of the slowdown that the best may have, relative to the fastest."""
 
@@ -95,7 +153,7 @@ class SelectionRule:
             return "by latency"
         return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
 
-    def select_winners(self, trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+    def select_winners(self, trials: Sequence[TimedScheduleT]) -> tuple[TimedScheduleT, TimedScheduleT]:
         """Select (the best, the fastest)."""
         return select_winners(trials, self.objective, self.max_slowdown)
 
@@ -134,31 +192,97 @@ def choose_best(
     any_toolchain: bool = False,
 ) -> Trial:
     """Find the best metered schedule for an open device, as `best`."""
-    found, _ = rule.select_winners(load_finalists(op, records, device, any_toolchain))
+    found, _ = load_winners(op, records, device, rule, any_toolchain)
     if found.measured_elsewhere:
         compile_schedule(found.schedule, device.arch, device.limits)
     return found
 
 
-def load_finalists(
-    op: Operator, records: str | Path, device: Device, any_toolchain: bool = False
-) -> list[Trial]:
-    """Load the metered schedules that the best is selected from. Raises as `best`, but for compiling."""
+def load_winners(
+    op: Operator, records: str | Path, device: Device, rule: SelectionRule, any_toolchain: bool = False
+) -> tuple[Trial, Trial]:
+    """Load (the best, the fastest) of the metered schedules. Raises as `best`, but for compiling."""
     with RecordStore(records, create=False) as store:
-        groups = group_rows(store.read_rows(operator=to_canonical_json(op.to_json())))
-        here = get_present_conditions(device)
-        trials = choose_finalists(groups.get(here, ()))
-        if trials:
-            return trials
-        for there in sort_by_nearness(groups, here) if any_toolchain else ():
-            trials = choose_finalists(groups[there])
-            if trials:
+        groups = {RecordConditions(*one.conditions): one for one in store.list_groups(_make_text(op))}
+        here, left_out = get_present_conditions(device), dict[str, str]()
+        others = sort_by_nearness((there for there in groups if there != here), here)
+        for there in [here] * (here in groups) + others * any_toolchain:
+            winners = _select_indexed(store, groups[there], rule, left_out)
+            if winners and left_out:
+                warnings.warn(f"records: {_describe_left_out(left_out)}", stacklevel=3)
+            if winners and there == here:
+                return winners
+            if winners:
                 # The stored verdict is of a kernel by another toolchain.
-                return [replace(t, measured_elsewhere=str(there), checked="") for t in trials]
+                best, fastest = (replace(t, measured_elsewhere=str(there), checked="") for t in winners)
+                return best, fastest
+        if left_out:
+            raise RecordError(f"{records} is damaged: {_describe_left_out(left_out)}; no other was metered")
         raise InvalidInput(
             f"{op.name} on {device.label}: no metered schedule in {records}"
-            + (_list_other_conditions(groups, here) or _list_other_operators(store, records))
+            + (_list_other_conditions(op, store, here) or _list_other_operators(store))
         )
+
+
+def _make_text(op: Operator) -> str:
+    return to_canonical_json(op.to_json())
+
+
+def _select_indexed(
+    store: RecordStore, group: StoredGroup, rule: SelectionRule, left_out: dict[str, str]
+) -> tuple[Trial, Trial] | None:
+    """Select (the best, the fastest) of a group by the index of figures; None without a metered schedule. The
+    rows of all that can win are read and checked, or of the winners alone where they are many. Schedules
+    whose rows cannot be used are added to `left_out`, with the reason."""
+    for _ in range(MAX_SELECTIONS):
+        finalists = _find_finalists(store, group, rule, left_out)
+        if not finalists:
+            return None
+        checked = finalists if len(finalists) <= MAX_CHECKED else set(rule.select_winners(finalists))
+        trials = [_read_trial(store, group, one, left_out) for one in checked]
+        good = [trial for trial in trials if trial is not None]
+        if len(good) == len(trials):
+            return rule.select_winners(good)
+    raise RecordError(f"{store.path} is damaged: {_describe_left_out(left_out)}; restore a copy of it")
+
+
+def _find_finalists(
+    store: RecordStore, group: StoredGroup, rule: SelectionRule, left_out: Mapping[str, str]
+) -> list[IndexedFigures]:
+    """Find what `choose_finalists` chooses, without those that are too slow for the rule."""
+    found, finals, fastest_s = list[IndexedFigures](), False, math.inf
+    for one in combine_indexed_rows(store, group, store.find_failed(group)):
+        latency_s = one.latency_s
+        if not one.ok or latency_s is None or one.power_w is None or one.is_finalist < finals:
+            continue
+        if one.digest in left_out:
+            continue
+        if one.is_finalist > finals:
+            found, finals, fastest_s = [], True, math.inf
+        fastest_s = min(fastest_s, latency_s)
+        if latency_s <= fastest_s * (1 + rule.max_slowdown):
+            found.append(one)
+    return found
+
+
+def _read_trial(
+    store: RecordStore, group: StoredGroup, indexed: IndexedFigures, left_out: dict[str, str]
+) -> Trial | None:
+    """Read the rows of a schedule in a group; None where they cannot be used, with the reason in `left_out`.
+    Raises `RecordError` where the rows say other figures than the index."""
+    every = store.read_schedule_rows(group.operator_hash, indexed.digest)
+    there = RecordConditions(*group.conditions)
+    (rows,) = group_by_schedule(row for row in every if read_conditions(row.key) == there).values()
+    try:
+        trial = _rows_to_candidate(rows).to_trial()
+    except (InvalidInput, ScheduleError) as problem:
+        left_out[indexed.digest] = str(problem)
+        return None
+    found = (trial.latency_s or 0.0), (trial.power_w or 0.0)
+    expected = (indexed.latency_s or 0.0), (indexed.power_w or 0.0)
+    if not trial.ok or not np.allclose(found, expected, rtol=1e-9, atol=0.0):
+        refuse_figures(store, group, indexed.digest)
+    return trial
 
 
 def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
@@ -168,31 +292,38 @@ def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
     return [t for t in complete if t.schedule.digest in finals] or complete
 
 
-def _list_other_conditions(
-    groups: Mapping[RecordConditions, Sequence[RecordRow]], here: RecordConditions
-) -> str:
+def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditions) -> str:
     """End of an error message: the conditions of the operator's stored schedules; "" without any."""
-    metered = {there: [row for row in rows if row.kind == "metering"] for there, rows in groups.items()}
-    counts = describe_counts({there: rows for there, rows in metered.items() if rows}, here)
+    text = _make_text(op)
+    metered = count_schedules(store, text, "metering")
+    counts = describe_counts(metered, here)
     if counts:
-        needed = here.describe_differences(there for there, rows in metered.items() if rows)
+        needed = here.describe_differences(metered)
         return (
             f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
             "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
         )
-    timed = {there: [row for row in rows if row.kind == "timing"] for there, rows in groups.items()}
-    own = len({row.key.schedule_digest for row in timed.get(here, ())})
-    rest = describe_counts({there: rows for there, rows in timed.items() if rows}, here)
+    timed = count_schedules(store, text, "timing")
+    own, rest = timed.get(here, 0), describe_counts(timed, here)
     listed = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
     if not listed:
         return ""
     return f"; it holds schedules that were timed and not metered: {listed}; run ekc tune with --records"
 
 
-def _list_other_operators(store: RecordStore, file: str | Path) -> str:
+def find_metered_operators(store: RecordStore, conditions: Iterable[RecordConditions]) -> list[Operator]:
+    """Find the operators with a metered schedule under some conditions."""
+    wanted = set(conditions)
+    groups = [one for one in store.list_groups() if RecordConditions(*one.conditions) in wanted]
+    texts = dict.fromkeys(store.read_row(one.first_id).key.operator for one in groups)
+    metered = [text for text in texts if wanted & count_schedules(store, text, "metering").keys()]
+    return [read_operator(text, str(store.path)) for text in metered]
+
+
+def _list_other_operators(store: RecordStore) -> str:
     """Make the end of an error message: the operators with metered schedules."""
-    texts = dict.fromkeys(row.key.operator for row in store.read_rows(kind="metering"))
-    names = [str(read_operator(text, file)).splitlines()[0] for text in texts]
+    found = find_metered_operators(store, count_schedules(store, kind="metering"))
+    names = [str(op).splitlines()[0] for op in found]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     listed = (
         f"it holds those of {', '.join(names[:MAX_LISTED])}{more}" if names else "nothing was metered in it"

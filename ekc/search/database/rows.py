@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
+from ekc.file_limits import parse_json
 from ekc.version import __version__
 
 RecordKind = Literal["timing", "metering", "failure", "check"]
@@ -40,6 +41,55 @@ create table trials (
     status text not null
 )"""
 CREATE_INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
+CONDITION_COLUMNS = "device, simulated, clock_regime, data_policy, driver, nvrtc"
+"""Columns of `ekc.search.database.conditions.RecordConditions`, in the order of its fields."""
+VERDICT_CHARACTERS = 16
+"""Characters of a status in the index of figures; the longest rejected verdict begins with fewer."""
+
+
+def _make_figure(name: str) -> str:
+    """SQL of a number in a payload, which `to_canonical_json` writes without spaces; null where it is absent.
+    Functions of JSON would not do: they refuse NaN, and differ between versions of SQLite."""
+    start = f"nullif(instr(payload, '\"{name}\":'), 0) + {len(name) + 3}"
+    return f"cast(substr(payload, {start}, 25) as real)"
+
+
+_FIGURE = f"case kind when 'timing' then {_make_figure('latency_s')} else {_make_figure('power_w')} end"
+_VERDICT = f"substr(status, 1, {VERDICT_CHARACTERS})"
+_FIGURE_ORDER = "schedule_digest, kind, draw, window_s, id"
+CREATE_FIGURE_INDEX = (
+    f"create index trials_figures on trials (operator_hash, {CONDITION_COLUMNS}, {_FIGURE_ORDER}, "
+    f"{_FIGURE}, {_VERDICT}, created)"
+)
+"""Index from which the best of a million rows is found without reading them."""
+_GROUP = f"operator_hash, {CONDITION_COLUMNS}"
+_SAME_GROUP = " and ".join(f"{column} = ?" for column in _GROUP.split(", "))
+GROUPS = f"select {_GROUP}, min(id), max(id), min(created), max(created) from trials"
+GROUPS_END = f"where (? is null or operator_hash = ?) group by {_GROUP} order by max(id)"
+COUNTS = f"select {CONDITION_COLUMNS}, count(distinct schedule_digest), max(id) from trials"
+COUNTS_END = (
+    f"where (? is null or operator_hash = ?) and (? is null or kind = ?) group by {CONDITION_COLUMNS} "
+    "order by max(id)"
+)
+# As few values as possible: each costs time in a file of a million rows.
+FIGURES = (
+    f"select schedule_digest, draw, case kind when 'metering' then coalesce(window_s, 0.0) end, {_FIGURE} "
+    "from trials"
+)
+FIGURES_END = f"where {_SAME_GROUP} and kind in ('timing', 'metering') order by {_FIGURE_ORDER}"
+VERDICTS = f"select schedule_digest, draw, window_s, {_VERDICT} from trials"
+VERDICTS_END = f"where {_SAME_GROUP} and kind = 'check' order by {_FIGURE_ORDER}"
+FAILURES = "select schedule_digest from trials"
+FAILURES_END = (
+    f"where {_SAME_GROUP} and kind in ('failure', 'timing', 'metering') group by schedule_digest "
+    "having max(case kind when 'failure' then id end) > max(case kind when 'failure' then 0 else id end)"
+)
+"""Schedules with a failure that no later measurement replaces."""
+DIGESTS = (
+    "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
+    "group by schedule_digest"
+)
+IDS_OF_SCHEDULE = "select id from trials where operator_hash = ? and schedule_digest = ? order by id"
 _COLUMNS = (
     "created, kind, operator, operator_hash, schedule_digest, schedule, device, simulated, driver, nvrtc, "
     "clock_regime, data_policy, ekc_version, draw, window_s, payload, status"
@@ -120,6 +170,20 @@ class RecordRow:
             raise RecordError(f"{self.source} is damaged: {what}") from problem
 
 
+@dataclass(frozen=True)
+class StoredGroup:
+    """The rows of one operator under the same conditions, as the index has them."""
+
+    operator_hash: str
+    conditions: tuple[Any, ...]
+    """Values of `CONDITION_COLUMNS`."""
+    first_id: int
+    last_id: int
+    first: str
+    """Time of the earliest row: UTC, ISO 8601."""
+    last: str
+
+
 StoredValues = tuple[Any, ...]
 """The columns of a row as they are stored, without its number: those of `INSERT`."""
 
@@ -158,6 +222,11 @@ def hash_operator(operator: str) -> str:
     return hashlib.sha256(operator.encode()).hexdigest()[:32]
 
 
+def digest_text(schedule: str) -> str:
+    """Compute the digest of a schedule from its JSON text, as `Schedule.digest`."""
+    return hashlib.sha256(schedule.encode()).hexdigest()[:16]
+
+
 def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
     """Make the values of `FIND`, in its order."""
     return (
@@ -187,24 +256,49 @@ def row_to_sql(row: RecordRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def group_from_sql(values: tuple[Any, ...], source: str) -> StoredGroup:
+    """Make a group of the values of `GROUPS`. Raises RecordError, naming `source`, if they are damaged."""
+    digest, *conditions, first_id, last_id, first, last = values
+    for time in (first, last):
+        _check_time(time, first_id, source)
+    return StoredGroup(digest, check_conditions(conditions, source), first_id, last_id, first, last)
+
+
+def check_conditions(values: Iterable[Any], source: str) -> tuple[Any, ...]:
+    """Check values of `CONDITION_COLUMNS`, and make the second, whether the device is simulated, a bool.
+    Raises RecordError, naming `source`."""
+    device, simulated, *others = values
+    if not all(isinstance(value, str) for value in (device, *others)):
+        raise RecordError(f"{source} is damaged: the conditions of a row hold bytes where a text belongs")
+    return device, bool(simulated), *others
+
+
+def _check_time(created: object, number: int, source: str) -> None:
+    try:
+        datetime.fromisoformat(created if isinstance(created, str) else "")
+    except ValueError:
+        raise RecordError(f"{source} is damaged: row {number} says no time ({created!r:.40})") from None
+
+
 def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
     """Make a row of the values of `SELECT`. Raises RecordError, naming `source`, if the row is damaged."""
     (
-        number, created, kind, operator, _, digest, schedule, device, simulated,
+        number, created, kind, operator, stored_hash, digest, schedule, device, simulated,
         driver, nvrtc, regime, policy, version, draw, window, text, status,
     ) = values  # fmt: skip
     names = operator, digest, schedule, device, driver, nvrtc, regime, policy, version
     if not all(isinstance(value, str) for value in (created, kind, status, *names)):
         raise RecordError(f"{source} is damaged: row {number} holds bytes where a text belongs")
+    _check_time(created, number, source)
+    if not isinstance(draw, int) or not isinstance(window, float | None):
+        raise RecordError(f"{source} is damaged: draw or window_s of row {number} is no number")
+    if stored_hash != hash_operator(operator):
+        raise RecordError(f"{source} is damaged: operator_hash of row {number} is not that of its operator")
     try:
-        datetime.fromisoformat(created)
-    except ValueError:
-        raise RecordError(f"{source} is damaged: row {number} says no time ({created!r:.40})") from None
-    try:
-        payload = json.loads(text)
+        payload = parse_json(text)
         if not isinstance(payload, dict):
             raise TypeError("not an object")
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         what = f"the payload of row {number} is not JSON ({error})"
         raise RecordError(f"{source} is damaged: {what}") from error
     key = RecordKey(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)

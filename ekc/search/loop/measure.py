@@ -23,6 +23,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.search.data.result import COMPILE_FAILURE_PREFIX, MeasurementCost
+from ekc.search.database.conditions import count_schedules, get_present_conditions
 from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.version import __version__
 
@@ -71,10 +72,8 @@ class Measurer:
 
     def count_timed_schedules(self, op: Operator) -> int:
         """Count the schedules of an operator with a stored timing under the conditions of this device."""
-        key = self._make_key(Schedule(op))
-        rows = self.store.read_rows(operator=key.operator, device=key.device, kind="timing")
-        same = (r.key for r in rows if replace(r.key, schedule_digest=key.schedule_digest, draw=0) == key)
-        return len({k.schedule_digest for k in same})
+        counts = count_schedules(self.store, to_canonical_json(op.to_json()), "timing")
+        return counts.get(get_present_conditions(self.device), 0)
 
     def _find_compile_failure(self, key: RecordKey) -> MeasurementFailure | None:
         """Find the stored compile failure of a schedule. Failures of the device, and failures stored by

@@ -23,9 +23,31 @@ from ekc.search.loop.generations import (
     compute_round_size,
 )
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
+from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
 from ekc.tables import join_lines
+
+KEPT_EVALUATORS = 8
+"""Layers whose evaluators stay in memory: those that took their turns last."""
+
+
+class RecentSpaces:
+    """The spaces of the layers that took their turns last. The evaluators of all others are freed: a model of
+    200 layers would need several GB for them."""
+
+    def __init__(self) -> None:
+        self._tasks: list[ScheduleTask] = []
+
+    def note_use(self, task: ScheduleTask) -> None:
+        """Note that a layer took a turn, and free what belongs to the one that took none for longest."""
+        self._tasks = [*(one for one in self._tasks if one is not task), task]
+        if len(self._tasks) > KEPT_EVALUATORS:
+            oldest = self._tasks.pop(0)
+            oldest.input_cache.clear()
+            if isinstance(oldest.space, Space):
+                oldest.space.forget_evaluator()
 
 
 @dataclass(eq=False)
@@ -36,6 +58,8 @@ class LayerRun:
     run: TuningRun
     warm_start: str = ""
     """Description of the records that the models learned from before the run; "" for none."""
+    recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
+    """The spaces of all layers of the model that took their turns last."""
     forecast: RoundForecast = field(init=False)
     failure: str = ""
     """Why the layer has no result, in one line."""
@@ -143,6 +167,8 @@ class LayerRun:
         except EkcError as problem:
             self.failure = join_lines(str(problem))
             self.run.reporter.report("error", text=self.failure)
+        finally:
+            self.recent_spaces.note_use(self.run.task)
 
 
 def compute_closing_size(trial_count: int) -> int:

@@ -23,7 +23,7 @@ from ekc.search.database.database import RecordStore
 from ekc.search.database.warm_start import load_transfer_prior
 from ekc.search.loop.clock_stage import ClockStage
 from ekc.search.loop.reporter import LayerLabel, Reporter
-from ekc.search.model.layer_run import LayerRun
+from ekc.search.model.layer_run import LayerRun, RecentSpaces
 from ekc.search.model.model_clocks import make_clock_stage
 from ekc.search.model.model_data import NOT_TUNED, TunedLayer
 from ekc.search.model.model_result import ModelResult
@@ -56,6 +56,7 @@ class ModelSearch:
     """Names of the layers in the order of their rounds."""
     _runs: list[LayerRun] = field(default_factory=list)
     _peers: PeerRows = field(default_factory=PeerRows)
+    _recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
     _candidates: list[Sequence[Candidate]] = field(default_factory=list)
     _tuned: dict[str, TunedLayer] = field(default_factory=dict)
     """Layers that have ended, by the digest of their operator."""
@@ -183,7 +184,7 @@ class ModelSearch:
             if self._shares_rows:
                 run.task.learner.latency_model.join(self._peers)
             self._candidates.append(run.task.candidates)
-            yield LayerRun(layer, run, learned_from)
+            yield LayerRun(layer, run, learned_from, self._recent_spaces)
 
     def _load_prior(self, op: Operator) -> tuple[TransferPrior | None, str]:
         if self.warm_start is None:

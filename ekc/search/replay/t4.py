@@ -18,6 +18,7 @@ from typing import Any
 
 from ekc.devices.recording import RecordedRow, Recording
 from ekc.errors import InvalidInput
+from ekc.file_limits import parse_json
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.result import COMPILE_FAILURE_PREFIX
@@ -130,8 +131,8 @@ _FIGURE_COLUMN = " figure"
 def _parse_results(text: str) -> list[dict[str, Any]]:
     try:
         # Some editors write a byte-order mark first.
-        data = json.loads(text.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as problem:
+        data = parse_json(text.removeprefix("\ufeff"))
+    except ValueError as problem:
         raise InvalidInput(f"T4: not JSON ({problem})") from None
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise InvalidInput("T4: the JSON needs schema_version and a list of results")

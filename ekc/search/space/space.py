@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,15 @@ class Space:
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         )
         self._column_by_name = {name: i for i, name in enumerate(names)}
-        self.evaluator = PopulationEvaluator(op, limits, self.structures, self.decisions)
+
+    @cached_property
+    def evaluator(self) -> PopulationEvaluator:
+        """Rules and analysis of populations. It has some 40 MB of recorded array operations."""
+        return PopulationEvaluator(self.op, self.limits, self.structures, self.decisions)
+
+    def forget_evaluator(self) -> None:
+        """Free the memory of the evaluator. The next use makes an equal one, in about a second."""
+        self.__dict__.pop("evaluator", None)
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
         """Random genomes, not yet legal: uniform over structures and tables. Decisions that start at their
