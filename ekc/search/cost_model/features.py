@@ -120,34 +120,54 @@ class ModelInputCache:
     def __init__(self, space: SearchSpace, extract_inputs: Callable[[Population], ModelInputs]) -> None:
         """`extract_inputs`: analyses a population, such as `space.extract_inputs` for some prior."""
         self.space, self.extract_inputs = space, extract_inputs
-        self.clear()
+        self._rows: _CachedRows | None = None
 
     def clear(self) -> None:
-        """Free the inputs, some 10 MB; they are analysed again when needed."""
+        """Free the inputs, some 17 MB; they are analysed again when needed."""
+        self._rows = None
+
+    def get_inputs(self, population: Population) -> ModelInputs:
+        """The inputs of every genome, from the cache or analysed now."""
+        if self._rows is None:
+            self._rows = _CachedRows()
+        keys = self.space.compute_keys(population)
+        rows, new = self._rows.find(keys)
+        if len(new) == len(keys):
+            return self._extract_and_store(self._rows, population, keys)
+        found = self._rows.get_inputs(rows)
+        if len(new):
+            found.set_rows(new, self._extract_and_store(self._rows, population[new], keys[new]))
+        return found
+
+    def _extract_and_store(
+        self, cached: _CachedRows, population: Population, keys: NDArray[np.int64]
+    ) -> ModelInputs:
+        fresh = self.extract_inputs(population)
+        cached.store(keys, fresh)
+        return fresh
+
+
+class _CachedRows:
+    """The memory of a cache. It is allocated at the first use: once freed and allocated again, it would be
+    resident even while nothing is written to it."""
+
+    def __init__(self) -> None:
         self._keys = np.zeros(FEATURE_CACHE.max_genomes, dtype=np.int64)
-        self._cached_inputs = allocate_inputs(FEATURE_CACHE.max_genomes)
+        self._inputs = allocate_inputs(FEATURE_CACHE.max_genomes)
         self._row_by_slot = np.zeros(FEATURE_CACHE.slots, dtype=np.int32)
         """Row of a genome by the low bits of its key; for two genomes with the same bits, of the last one."""
         self._next_row = 0
 
-    def get_inputs(self, population: Population) -> ModelInputs:
-        """The inputs of every genome, from the cache or analysed now."""
-        keys = self.space.compute_keys(population)
+    def find(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """(row of each key, indices of the keys that are missing)."""
         rows = self._row_by_slot[keys & (FEATURE_CACHE.slots - 1)]
-        new = np.flatnonzero(self._keys[rows] != keys)
-        if len(new) == len(keys):
-            return self._extract_and_store(population, keys)
-        found = ModelInputs(*(getattr(self._cached_inputs, f.name)[rows] for f in fields(ModelInputs)))
-        if len(new):
-            found.set_rows(new, self._extract_and_store(population[new], keys[new]))
-        return found
+        return rows, np.flatnonzero(self._keys[rows] != keys)
 
-    def _extract_and_store(self, population: Population, keys: NDArray[np.int64]) -> ModelInputs:
-        fresh = self.extract_inputs(population)
-        self._store(keys, fresh)
-        return fresh
+    def get_inputs(self, rows: NDArray[np.int32]) -> ModelInputs:
+        """Copies of the inputs of these rows."""
+        return ModelInputs(*(getattr(self._inputs, f.name)[rows] for f in fields(ModelInputs)))
 
-    def _store(self, keys: NDArray[np.int64], inputs: ModelInputs) -> None:
+    def store(self, keys: NDArray[np.int64], inputs: ModelInputs) -> None:
         """Replace the rows that were analysed longest ago."""
         size = FEATURE_CACHE.max_genomes
         keys = keys[-size:]
@@ -155,4 +175,4 @@ class ModelInputCache:
         self._next_row = (self._next_row + len(keys)) % size
         self._keys[rows], self._row_by_slot[keys & (FEATURE_CACHE.slots - 1)] = keys, rows
         for f in fields(ModelInputs):
-            getattr(self._cached_inputs, f.name)[rows] = getattr(inputs, f.name)[-size:]
+            getattr(self._inputs, f.name)[rows] = getattr(inputs, f.name)[-size:]
