@@ -148,7 +148,10 @@ def read_schedule(path: Path, option: str = "--schedule: ") -> Schedule:
     except ValueError as problem:
         raise InvalidInput(f"{option}{path} is not JSON ({problem})") from problem
     inner = _find_schedule_record(data, f"{option}{path}") if isinstance(data, dict) else None
-    return Schedule.from_json(text if inner is None else json.dumps(inner))
+    try:
+        return Schedule.from_json(text if inner is None else json.dumps(inner))
+    except InvalidInput as problem:
+        raise InvalidInput(f"{option}{path}: {problem}") from problem
 
 
 def _find_schedule_record(data: dict[str, Any], file: str) -> Any:

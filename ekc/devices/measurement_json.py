@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from ekc.argument_checks import is_number
 from ekc.devices.device import Measurement, Metering, Timing
 from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput
@@ -83,6 +84,8 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
         return {key: _value_from_json(key, get_args(kind)[1], one) for key, one in value.items()}
     if get_origin(kind) in (tuple, Mapping) or not _matches_type(kind, value):
         raise InvalidInput(f"{name} is {value!r:.40}, which is no {getattr(kind, '__name__', kind)}")
+    if isinstance(value, int) and isinstance(0.0, kind):
+        value = float(value)
     if name in POSITIVE_FIELDS and not 0 < value < math.inf:
         raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")
     if name in _BOUNDED_FIELDS:
@@ -93,7 +96,7 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
 
 
 def _matches_type(kind: Any, value: Any) -> bool:
-    """Whether a JSON value has a plain type; integers count as floats too."""
+    """Whether a JSON value has a plain type; integers that a float can hold count as floats too."""
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))
+    return isinstance(value, kind) or (isinstance(0.0, kind) and is_number(value))

@@ -7,6 +7,7 @@ place of the command.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -111,9 +112,9 @@ def _read_choice(content: dict[str, Any]) -> SavedChoice:
 
 
 def _read_number(value: Any) -> float | None:
-    """A number or None. Raises `ValueError` for anything else."""
+    """A finite number or None. Raises `ValueError` for anything else."""
     if value is None:
         return None
-    if not is_number(value):
+    if not is_number(value) or not math.isfinite(value):
         raise ValueError("no number")
     return float(value)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ekc.argument_checks import format_value
+from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
 from ekc.file_limits import parse_json, read_plain_file
 from ekc.tables import TABLE_WIDTH, count_nouns, format_quantity, format_table
@@ -229,7 +229,7 @@ def _check_plan(plan: ClockPlan) -> None:
         raise InvalidInput("layers: there are none; a plan has one layer or more")
     for name in ("max_slowdown", "slowdown", "gap"):
         share = getattr(plan, name)
-        if isinstance(share, bool) or not isinstance(share, int | float) or not math.isfinite(share):
+        if not is_number(share) or not math.isfinite(share):
             raise InvalidInput(f"{name}: {format_value(share)} is no finite number")
 
 
