@@ -74,7 +74,7 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
             found.low <= found.high and 0 < found.low + found.high < math.inf
         ):
             raise InvalidInput(
-                f"{name} is {found.low} to {found.high}; low <= high and low + high > 0 are needed"
+                f"{name} is {found.low:g} to {found.high:g}; low <= high and low + high > 0 are needed"
             )
         return found
     if get_origin(kind) is tuple and isinstance(value, list):
@@ -87,7 +87,7 @@ def _value_from_json(name: str, kind: Any, value: Any) -> Any:
     if isinstance(value, int) and isinstance(0.0, kind):
         value = float(value)
     if name in POSITIVE_FIELDS and not 0 < value < math.inf:
-        raise InvalidInput(f"{name} is {value}; it must be a finite number above 0")
+        raise InvalidInput(f"{name} is {value:g}; it must be a finite number above 0")
     if name in _BOUNDED_FIELDS:
         unit, (low, high) = _BOUNDED_FIELDS[name]
         if not low <= value <= high:

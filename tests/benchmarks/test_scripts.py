@@ -220,6 +220,16 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         "200,000 candidates/s",
         True,
     ),
+    "search.record_scale": (
+        ("--rows", "4"),
+        {
+            "run_command": lambda name, file: Line(
+                {"command": name, "cpu_s": 4.5, "pass": file.stat().st_size > 1000}
+            )
+        },
+        "4.50",
+        True,
+    ),
     "search.split_k": (("--only", "MV"), {"measure_operator": make_line}, "MV 64x65536", True),
     "search.time_budget": (
         ("--only", "MM 1024", "--seeds", "1", "--budget", "5"),

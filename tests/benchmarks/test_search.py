@@ -11,6 +11,7 @@ import ekc
 from benchmarks.search import tune_table
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.trial import Trial
+from ekc.search.database.database import RecordStore
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import write_hotspot
 
@@ -104,6 +105,26 @@ def test_rate_is_distinct_candidates_over_seconds(run: Run) -> None:
     assert row["cascade"]["best_kept"] > 0.9
     assert row["cascade"]["rank_correlation"] > 0.9
     assert sum(row["share_of_time"].values()) == pytest.approx(1.0)
+
+
+def test_best_of_many_rows_is_found_within_seconds(run: Run, tmp_path: Path) -> None:
+    text, figures = run("search.record_scale", "--rows", "20000", "--file", str(tmp_path / "t.db"))
+    best, listed = figures["lines"]
+    assert re.search(r"ekc best +20,000 .* pass", text)
+    assert figures["pass"] == best["pass"] == listed["pass"] is True
+    assert max(best["cpu_s"], listed["cpu_s"]) < figures["bar"]["cpu_s"] == 5.0
+    assert 20 < max(best["peak_mb"], listed["peak_mb"]) < 250
+    assert re.search(r" 5000 +5000 +0 ", listed["printed"]), "schedules that were timed, metered, failed"
+    with RecordStore(tmp_path / "t.db", create=False) as store:
+        rows = list(store.read_rows(kind="timing"))
+        watts = {
+            row.key.schedule_digest: row.to_metering().power_w for row in store.read_rows(kind="metering")
+        }
+    seconds = {row.key.schedule_digest: row.to_timing().latency_s for row in rows}
+    assert (len(rows), len(seconds)) == (15_000, 5_000)
+    allowed = [digest for digest in seconds if seconds[digest] <= 1.05 * min(seconds.values())]
+    energies = [seconds[digest] * watts[digest] for digest in allowed]
+    assert f"{1e3 * min(energies):.4g} " in best["printed"], "the same best as by a look at every row"
 
 
 @pytest.mark.slow

@@ -197,6 +197,8 @@ RECORDS: list[tuple[str, Callable[[], None], str, str]] = [
     ("no table", change("drop table trials"), "has no table trials", LIST),
     ("1e9 W", change_payload("metering", "power_w", 1e9), "power_w is 1e+09 W", BEST),
     ("1e9 W", change_payload("metering", "power_w", 1e9), "power_w is 1e+09 W", LIST),
+    ("1e9 W", change_payload("metering", "power_w", 1e9), "power_w is 1e+09 W", MERGE_ALL),
+    ("a null as latency", change_payload("timing", "latency_s", None), "latency_s is None", MERGE_ALL),
     (
         "above the power cap",
         change_payload("metering", "power_w", 900.0),

@@ -192,11 +192,12 @@ class RecordStore:
             yield sql.row_from_sql(found, self._display_name)
 
     def read_values(self) -> list[sql.StoredValues]:
-        """Read all rows as they are stored, oldest first. Raises RecordError for a damaged row."""
+        """Read all rows as they are stored, oldest first. Raises RecordError for a damaged row, figures
+        included."""
         with self._raise_record_errors():
             found = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
         for values in found:
-            sql.row_from_sql(values, self._display_name)
+            sql.row_from_sql(values, self._display_name).check_figures()
         return [values[1:] for values in found]
 
     def read_row(self, number: int) -> RecordRow:
@@ -245,11 +246,15 @@ class RecordStore:
     def find_failed(self, group: sql.StoredGroup) -> set[str]:
         """Find the digests of schedules in a group that failed, or whose results are wrong."""
         given = group.operator_hash, *group.conditions
-        verdicts = self._select_indexed(sql.VERDICTS, sql.VERDICTS_END, given)
-        # The last one of several verdicts of a check counts.
-        last = {(digest, draw, window): verdict for digest, draw, window, verdict in verdicts}
+        last, fails = dict[tuple[Any, ...], str](), False
+        for kind, verdict, *key in self._select_indexed(sql.VERDICTS, sql.VERDICTS_END, given):
+            if kind == "check":
+                # The last one of several verdicts of a check counts.
+                last[tuple(key)] = verdict
+            else:
+                fails = True
         rejected = {key[0] for key, verdict in last.items() if verdict.startswith(REJECTED_VERDICTS)}
-        failed = self._select_indexed(sql.FAILURES, sql.FAILURES_END, given)
+        failed = self._select_indexed(sql.FAILURES, sql.FAILURES_END, given) if fails else ()
         return rejected | {digest for (digest,) in failed}
 
     def _select_indexed(self, query: str, end: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

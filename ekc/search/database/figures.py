@@ -142,10 +142,7 @@ def combine_indexed_rows(
 def refuse_figures(store: RecordStore, group: StoredGroup, digest: str) -> NoReturn:
     """Raise the `RecordError` of the damaged row of a schedule."""
     for row in store.read_schedule_rows(group.operator_hash, digest):
-        if row.kind == "timing":
-            row.to_timing()
-        elif row.kind == "metering":
-            row.to_metering()
+        row.check_figures()
     raise RecordError(
         f"{store.path} is damaged: its index has other figures of schedule {digest} than its rows; restore a "
         "copy of it, or rebuild the index with `reindex` of sqlite3"

@@ -77,8 +77,8 @@ FIGURES = (
     "from trials"
 )
 FIGURES_END = f"where {_SAME_GROUP} and kind in ('timing', 'metering') order by {_FIGURE_ORDER}"
-VERDICTS = f"select schedule_digest, draw, window_s, {_VERDICT} from trials"
-VERDICTS_END = f"where {_SAME_GROUP} and kind = 'check' order by {_FIGURE_ORDER}"
+VERDICTS = f"select kind, {_VERDICT}, schedule_digest, draw, window_s from trials"
+VERDICTS_END = f"where {_SAME_GROUP} and kind in ('check', 'failure') order by {_FIGURE_ORDER}"
 FAILURES = "select schedule_digest from trials"
 FAILURES_END = (
     f"where {_SAME_GROUP} and kind in ('failure', 'timing', 'metering') group by schedule_digest "
@@ -161,6 +161,13 @@ class RecordRow:
     def to_metering(self) -> Metering:
         """Read the payload of a metering row. Raises `RecordError` for a damaged payload."""
         return self._read_payload(metering_from_json)
+
+    def check_figures(self) -> None:
+        """Raise `RecordError` where the payload of a timing or a metering is damaged."""
+        if self.kind == "timing":
+            self.to_timing()
+        elif self.kind == "metering":
+            self.to_metering()
 
     def _read_payload(self, read: Callable[[Mapping[str, Any]], MeasurementT]) -> MeasurementT:
         try:

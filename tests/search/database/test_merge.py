@@ -17,11 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ekc
+from ekc.devices.device import MeasurementConditions, Timing
+from ekc.devices.measurement_json import measurement_to_json
+from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput, RecordError
 from ekc.search.database.database import RecordStore
 from ekc.search.database.merge import merge_records
-from tests.search.database.test_database import KEY, ROOT, ROW, make_foreign_database
+from tests.search.database import test_database
+from tests.search.database.test_database import KEY, ROOT, make_foreign_database
 from tests.search.helpers import rows, tune
+
+CONDITIONS = MeasurementConditions(
+    "a100", True, "580.1", "13.0", "fixed", 1275.0, 40.0, (), "normal(0,1) seed 0", "0.1.0"
+)
+TIMED = measurement_to_json(Timing(1e-3, Interval(1e-3, 1e-3), 20, CONDITIONS))
+ROW = replace(test_database.ROW, payload=TIMED)
 
 
 def write(path: Path, added: Sequence[Any]) -> Path:
@@ -38,10 +48,11 @@ def read(path: Path) -> list[tuple[Any, ...]]:
 
 
 def at(second: int, **changes: Any) -> Any:
-    """A row of a time, with changes of it or of its key."""
+    """A row of a time, with changes of it, of its payload or of its key."""
     own = {
         name: changes.pop(name) for name in ("kind", "payload", "status", "ekc_version") if name in changes
     }
+    own["payload"] = TIMED | own.get("payload", {})
     created = f"2026-11-26T00:00:{second:02}+00:00"
     return replace(ROW, created=created, key=replace(KEY, **changes), **own)
 
@@ -96,7 +107,7 @@ def test_repeated_measurements_are_kept_and_counted(tmp_path: Path) -> None:
     with RecordStore(tmp_path / "all.db", create=False) as store:
         latest = store.find("timing", KEY)
         assert latest is not None
-        assert latest.payload == {"latency_s": 2.0}
+        assert latest.payload["latency_s"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -118,8 +129,7 @@ def test_merge_into_a_file_that_exists_sorts_its_rows_too(tmp_path: Path) -> Non
 
 
 def test_gpus_of_one_name_are_counted(tmp_path: Path) -> None:
-    payload = {"latency_s": 1.0, "conditions": {"gpu": "GPU-1"}}
-    other = {"latency_s": 1.0, "conditions": {"gpu": "GPU-2"}}
+    payload, other = ({"conditions": TIMED["conditions"] | {"gpu": gpu}} for gpu in ("GPU-1", "GPU-2"))
     a = write(tmp_path / "a.db", [at(1, simulated=False, payload=payload), at(1, device="h100")])
     b = write(tmp_path / "b.db", [at(2, simulated=False, payload=other)])
     report = merge_records([a, b], tmp_path / "all.db")
@@ -153,7 +163,7 @@ def make_damaged_row(path: Path) -> None:
 
 
 def cut(path: Path) -> None:
-    write(path, [replace(ROW, payload={"pad": "x" * 9000})])
+    write(path, [replace(ROW, payload=TIMED | {"pad": "x" * 9000})])
     path.write_bytes(path.read_bytes()[:5000])
 
 
