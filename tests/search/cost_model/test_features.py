@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import fields
 from functools import partial
 
@@ -65,6 +66,22 @@ def test_small_cache_evicts_and_stays_correct(monkeypatch: pytest.MonkeyPatch) -
     memory, genomes = _memory(), legal("matmul", 200)
     for rows in (genomes[:50], genomes[30:80], genomes, genomes[150:], genomes[:100]):
         _same(memory, rows)
+
+
+def test_cleared_cache_takes_no_memory_until_its_next_use() -> None:
+    genomes = legal("matmul", 20)
+    space("matmul").compute_keys(genomes)
+    tracemalloc.start()
+    memory = _memory()
+    unused = tracemalloc.get_traced_memory()[0]
+    memory.get_inputs(genomes)
+    used = tracemalloc.get_traced_memory()[0]
+    memory.clear()
+    freed = used - tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert unused < 100_000
+    assert freed > 15_000_000
+    _same(memory, genomes)
 
 
 def test_genome_of_zeros_is_not_cached_at_start(monkeypatch: pytest.MonkeyPatch) -> None:

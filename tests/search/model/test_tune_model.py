@@ -18,6 +18,9 @@ from ekc.models.model import Coverage, LayerUse, Model, ModelLayer, UncoveredNod
 from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
+from ekc.search.loop.task import ScheduleTask
+from ekc.search.model import layer_run
+from ekc.search.model.layer_run import RecentSpaces
 from ekc.search.model.model_result import ModelResult
 from ekc.search.model.model_summary import make_layer_table
 from tests.search.helpers import THREADS, rows, tune
@@ -67,6 +70,27 @@ def test_a_killed_run_goes_on_with_the_same_turns(
         again = tune_net(records=cut, executor=pool)
     assert list_winners(again) == list_winners(result)
     assert rows(cut) == rows(file)
+
+
+def test_winners_are_the_same_where_memory_of_layers_is_freed(
+    tuned: tuple[ModelResult, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One evaluator and one cache of inputs at a time, where a run of this size keeps those of all layers."""
+    held, note_use, tasks = list[tuple[int, int]](), RecentSpaces.note_use, set[ScheduleTask]()
+
+    def note(self: RecentSpaces, task: ScheduleTask) -> None:
+        note_use(self, task)
+        tasks.add(task)
+        evaluators = sum("evaluator" in vars(one.space) for one in tasks)
+        held.append((evaluators, sum(one.input_cache._rows is not None for one in tasks)))
+
+    monkeypatch.setattr(RecentSpaces, "note_use", note)
+    monkeypatch.setattr(layer_run, "KEPT_EVALUATORS", 1)
+    result, file = tuned
+    again = tune_net(records=shutil.copy(file, tmp_path / "r.db"))
+    assert list_winners(again) == list_winners(result)
+    assert len(tasks) == len(OPERATORS)
+    assert max(held) == (1, 1)
 
 
 def test_layers_learn_from_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
