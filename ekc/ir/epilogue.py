@@ -175,7 +175,7 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
             raise InvalidInput(f"epilogue: an input cannot be called {name!r}; write bias, say")
     for part in ast.walk(tree):
         if isinstance(part, ast.Attribute):
-            raise _refuse_part(ast.unparse(part))
+            raise _refuse_part(ast.get_source_segment(text, part) or text)
     own = [name for name in dict.fromkeys(_list_element_names(tree)) if name not in inputs]
     if own and own[0] in EPILOGUE_FUNCTIONS:
         # Else "relu" alone would be a name for the result, and leave it as it is.

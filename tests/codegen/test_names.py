@@ -73,8 +73,21 @@ def test_header_names_compile_with_nvcc(tmp_path: Path) -> None:
     (tmp_path / "caller.cpp").write_text(text.replace('.h"', '.hpp"'))
     flags = ("-Wall", "-Werror", "-fsyntax-only")
     (tmp_path / "all.cu").write_text("#include <climits>\n#include <cstdio>\n" + "\n".join(parts))
+    folders = [f"-Ibufsiz_{number}/src" for number in range(len(parts))]
+    optimise_little = ("-Xcicc", "-O0")
     for command in (
-        ["nvcc", "-arch=sm_80", "-Werror", "all-warnings", "-Xcicc", "-O0", "-c", "all.cu", "-o", "all.o"],
+        [
+            "nvcc",
+            "-arch=sm_80",
+            "-Werror",
+            "all-warnings",
+            *optimise_little,
+            *folders,
+            "-c",
+            "all.cu",
+            "-o",
+            "all.o",
+        ],
         ["gcc", "-std=gnu99", *flags, "caller.c"],
         ["g++", "-std=gnu++17", *flags, "caller.cpp"],
     ):

@@ -105,7 +105,9 @@ class GpuSensors:
 
     def max_power_w(self) -> float:
         """Watts that this board draws at most, by the highest power cap that was in force so far."""
-        caps = [cap for cap in (self._max_cap_w, self.power_cap_w()) if cap is not None]
+        milliwatts = self.poll("nvmlDeviceGetEnforcedPowerLimit")
+        present_w = None if milliwatts is None else milliwatts / 1000.0
+        caps = [cap for cap in (self._max_cap_w, present_w) if cap is not None]
         self._max_cap_w = max(caps, default=None)
         return compute_max_power_w(self._max_cap_w)
 
