@@ -74,9 +74,10 @@ def _widen(arrays: Sequence[Array]) -> list[Array]:
     """Floats of fewer than 32 bits as float32, and numbers of float64 beside tensors of floats too: a kernel
     computes in float32. Other arrays as they are."""
     small = [a.dtype.kind in "fV" and a.dtype.itemsize <= 4 for a in arrays]
+    number = [any(small) and not a.shape and a.dtype == np.float64 for a in arrays]
     return [
-        a.astype(np.float32, copy=False) if is_small or (any(small) and not a.shape and a.dtype == np.float64) else a
-        for a, is_small in zip(arrays, small, strict=True)
+        a.astype(np.float32, copy=False) if is_small or is_number else a
+        for a, is_small, is_number in zip(arrays, small, number, strict=True)
     ]
 
 
@@ -167,7 +168,8 @@ def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
         case "where":
             return np.where(x, arrays[1], arrays[2])
         case "clamp":
-            return np.clip(x, *(_fit(options.get(end), x.dtype) for end in ("minimum", "maximum")))
+            low, high = (_fit(options.get(end), x.dtype) for end in ("minimum", "maximum"))
+            return np.clip(x, low, high)
         case "leaky_relu":
             return np.where(x < 0, x * options["slope"], x)
         case "elu":
@@ -318,18 +320,18 @@ _COMBINES: Mapping[str, Callable[..., Any]] = {
 
 def _evaluate_reduce(node: Node, arrays: list[Array], output: Value) -> Any:
     options = node.attributes
-    x, combine = arrays[0], _COMBINES[options["combine"]]
-    # NumPy has no largest or smallest of zero elements; ONNX and PyTorch have the least or greatest of the type.
-    of_none = {"max": -np.inf, "min": np.inf} if x.dtype.kind not in "iub" else _find_limits(x.dtype)
-    initial = {"initial": of_none[options["combine"]]} if options["combine"] in of_none else {}
-    return np.asarray(combine(x, axis=tuple(options["axes"]), keepdims=options["keepdims"], **initial))
+    x, combine = arrays[0], options["combine"]
+    initial = {"initial": _find_limit(combine, x.dtype)} if combine in ("max", "min") else {}
+    axes = tuple(options["axes"])
+    return np.asarray(_COMBINES[combine](x, axis=axes, keepdims=options["keepdims"], **initial))
 
 
-def _find_limits(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The largest and the smallest of zero elements of a type of integers, or of booleans."""
-    if dtype.kind == "b":
-        return {"max": False, "min": True}
-    return {"max": np.iinfo(dtype).min, "min": np.iinfo(dtype).max}
+def _find_limit(combine: str, dtype: np.dtype[Any]) -> Any:
+    """The largest or smallest of zero elements, which NumPy refuses and ONNX and PyTorch give."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min if combine == "max" else limits.max
+    return dtype.type(-np.inf if combine == "max" else np.inf) if dtype.kind != "b" else combine == "min"
 
 
 def _evaluate_pool(node: Node, arrays: list[Array], output: Value) -> Any:

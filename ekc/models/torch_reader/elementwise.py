@@ -67,7 +67,8 @@ def round_number(operand: Operand, dtype: np.dtype[Any]) -> Operand:
 
 def read_remainder(call: OperatorCall) -> ValueName:
     """`remainder` with the sign of the divisor."""
-    return call.apply("remainder", *(round_number(call[side], call.result_dtype) for side in ("self", "other")))
+    sides = [round_number(call[name], call.result_dtype) for name in ("self", "other")]
+    return call.apply("remainder", *sides)
 
 
 def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
