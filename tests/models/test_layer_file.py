@@ -197,7 +197,7 @@ MISTAKES = {
     "twice": (ENTRY + "m = 1\nm = 2", "net.toml, line 5: Cannot overwrite a value"),
     "inputs": (ENTRY + "inputs = 3", "layer 1 (a): inputs is 3; write inputs = { bias = [64] }"),
     "huge": (ENTRY + "m = " + "1" * 5000, "net.toml cannot be read as TOML: Exceeds the limit"),
-    "deep": ("a = " + "[" * 5000, "net.toml cannot be read as TOML: maximum recursion depth exceeded"),
+    "deep": ("a = " + "[" * 5000, "net.toml cannot be read as TOML: it is nested too deeply"),
     "empty": ("", "net.toml holds no layers; each starts with a line [[layer]]"),
     "one bracket": ('[layer]\nname = "a"', "net.toml holds no layers"),
     "list of numbers": ("layer = [1]", "net.toml holds no layers"),
