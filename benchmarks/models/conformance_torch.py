@@ -221,9 +221,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 PAGE_HEAD = """# Conformance of the PyTorch reader
 
 PyTorch {version} has samples of calls of its operators, `op_db`. {count} of them, drawn with the seed {seed},
-were read as `ekc.models.from_torch` does: one for each operator, or form of it, that takes float32. The graph
-and its layers were evaluated in NumPy. The module of `ekc.torch.compile` was run without kernels. This page
-is made by `python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
+were read as `ekc.models.from_torch` does: at most one for each operator or variant that takes float32. The
+graph and its layers were evaluated in NumPy. The module of `ekc.torch.compile` was run without kernels. This
+page is made by `python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
 
 {table}
 
