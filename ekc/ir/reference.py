@@ -121,7 +121,7 @@ def _evaluate_compute(compute: Compute, tensors: Arrays, where: Arrays, dtype: n
         sums = {a.name for a in compute.reduction_axes}
         if all(sums <= {*own} for own in axes) or all(np.isfinite(x).all() for x in operands):
             return _contract(compute, axes, operands, ranges)
-    return _evaluate_pointwise(compute, tensors, ranges, dtype)
+    return evaluate_pointwise(compute, tensors, ranges, dtype)
 
 
 def _contract(compute: Compute, axes: list[list[str]], operands: list[Array], ranges: Arrays) -> Array:
@@ -174,19 +174,21 @@ def evaluate_body(
     dtype: np.dtype[Any],
     float_tensors: frozenset[str],
 ) -> Array:
-    """An expression in float64 or int32. `load` reads float64, in which every int32 is exact. Int32
-    arithmetic only compares elements of `float_tensors`."""
+    """An expression in float64, int32 or a smaller float. `load` reads float64, in which every int32 is
+    exact. Int32 arithmetic only compares elements of `float_tensors`."""
     if dtype != FLOAT64:
         axes = {name: np.asarray(index).astype(dtype) for name, index in axes.items()}
 
     def read(x: ex.Load) -> Array:
-        return load(x) if x.tensor in float_tensors else load(x).astype(dtype, copy=False)
+        is_compared = x.tensor in float_tensors and np.issubdtype(dtype, np.integer)
+        return load(x) if is_compared else load(x).astype(dtype, copy=False)
 
     return np.asarray(ex.evaluate(e, axes, read), dtype)
 
 
-def _evaluate_pointwise(compute: Compute, tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
-    """Evaluate slice by slice along one axis; partial results are combined if it is a reduction axis."""
+def evaluate_pointwise(compute: Compute, tensors: Any, ranges: Arrays, dtype: np.dtype[Any]) -> Array:
+    """The compute over ranges of all its axes, in a type and in their order, slice by slice along one axis;
+    partial results are combined if it is a reduction axis."""
     axes = [a.name for a in compute.axes]
     over = tuple(i for i, a in enumerate(compute.axes) if a.is_reduction)
     sliced = _choose_sliced_axis(axes, ranges)

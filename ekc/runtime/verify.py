@@ -12,6 +12,7 @@ that happened to do no harm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,12 +25,18 @@ from ekc.ir.interpreter.compare import (
     OutputComparison,
     compare_output,
     count_output_tiles,
+    expand_to_blocks,
+    find_output_compute,
+    iterate_owned_parts,
     list_compared_positions,
     sample_blocks,
 )
+from ekc.ir.interpreter.edge_values import EdgeComparison, EdgeReference
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
+from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree
+from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import WrittenOutput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import BLANK_WORDS
@@ -58,6 +65,8 @@ class Verdict:
     """Result of the check in the PTX machine."""
 
     launches: tuple[LaunchCheck, ...]
+    edges: tuple[EdgeComparison, ...] = ()
+    """Two blocks of each launch on edge values."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -75,7 +84,8 @@ class Verdict:
         """ "unsafe kernel" on a finding, else "wrong result", else nothing."""
         if self.findings:
             return UNSAFE_KERNEL
-        return "" if all(x.agreement.ok for x in self.launches) else WRONG_RESULT
+        is_right = all(x.agreement.ok for x in self.launches) and all(x.ok for x in self.edges)
+        return "" if is_right else WRONG_RESULT
 
     @property
     def ok(self) -> bool:
@@ -93,21 +103,43 @@ class Verdict:
         found = "the sanitizer found nothing"
         if self.findings:
             found = f"sanitizer findings: {len(self.findings)}, first {self.findings[0]}"
-        return f"{prefix}compiled PTX executed on the CPU ({self.coverage}): {self.worst_agreement}; {found}"
+        edges = "".join(f"; {x}" for x in self.edges if not x.ok or x is self.edges[-1])
+        how = f"compiled PTX executed on the CPU ({self.coverage})"
+        return f"{prefix}{how}: {self.worst_agreement}{edges}; {found}"
 
 
 def verify(
     schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
 ) -> Verdict:
     """Execute a kernel in the PTX machine on the inputs of `expected` and compare each launch; `seed` draws
-    the blocks. Raises `EkcError` when the machine cannot run the PTX."""
+    the blocks. Two blocks of each launch run on edge values too. Raises `EkcError` when the machine cannot
+    run the PTX."""
     trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
     blocks = [choose_blocks(tree, seed) for tree in trees]
     runs = zip(trees, execute_blocks(compiled, expected, trees, blocks), blocks, strict=True)
     checks = (
         LaunchCheck(compare_output(expected, t, output, ids), report) for t, (output, report), ids in runs
     )
-    return Verdict(tuple(checks))
+    return Verdict(tuple(checks), _check_edges(compiled, expected.op, trees, seed))
+
+
+def _check_edges(
+    compiled: CompiledKernel, op: Operator, trees: Sequence[LaunchTree], seed: int
+) -> tuple[EdgeComparison, ...]:
+    """Run the first block of each launch, and the last one, which has most guards, on edge values."""
+    expected = EdgeReference(op, seed)
+    blocks = [expand_to_blocks(tree, np.unique([0, count_output_tiles(tree) - 1])) for tree in trees]
+    outputs = execute_blocks(compiled, expected.exact, trees, blocks)
+    found = []
+    for tree, (output, _), ids in zip(trees, outputs, blocks, strict=True):
+        if not tree.is_zero_fill:
+            compute, unstored = (
+                find_output_compute(op, tree),
+                set(op.tensors) - find_stored_tensors(tree.nest),
+            )
+            parts = iterate_owned_parts(tree, compute, ids)
+            found += [expected.compare(compute, where, output, owned, unstored) for where, owned in parts]
+    return tuple(found)
 
 
 def choose_blocks(kernel: LaunchTree, seed: int) -> NDArray[np.int64]:

@@ -91,7 +91,7 @@ def compare_output(
     In a launch that adds to its output, all elements of its blocks count as written, as adding 0 changes
     nothing.
     """
-    compute = _find_output_compute(expected.op, kernel)
+    compute = find_output_compute(expected.op, kernel)
     error, tolerance, complete, wrapped, owned = 0.0, 0.0, True, False, list[Positions]()
     unstored = set(expected.op.tensors) - find_stored_tensors(kernel.nest)
     for where, block_positions in _iterate_output_parts(kernel, compute, blocks):
@@ -116,13 +116,13 @@ def compare_output(
 
 def list_compared_positions(op: Operator, kernel: LaunchTree, blocks: NDArray[np.int64]) -> Positions:
     """Linear positions, ascending, of all elements that `compare_output` reads for these blocks."""
-    compute = _find_output_compute(op, kernel)
+    compute = find_output_compute(op, kernel)
     wheres = (where for where, _ in _iterate_output_parts(kernel, compute, blocks))
     parts = [find_positions(where, compute.output).ravel() for where in wheres]
     return np.unique(np.concatenate([*parts, np.zeros(0, np.int64)]))
 
 
-def _find_output_compute(op: Operator, kernel: LaunchTree) -> Compute:
+def find_output_compute(op: Operator, kernel: LaunchTree) -> Compute:
     """The compute that gives the expected output of a launch."""
     if kernel.is_zero_fill:
         return kernel.nest.compute
@@ -145,10 +145,10 @@ def _iterate_output_parts(
     if len(blocks) == int(kernel.block_count):
         yield list_all_indices(compute), np.arange(compute.output.elements)
     else:
-        yield from _iterate_owned_parts(kernel, compute, blocks)
+        yield from iterate_owned_parts(kernel, compute, blocks)
 
 
-def _iterate_owned_parts(
+def iterate_owned_parts(
     kernel: LaunchTree, compute: Compute, blocks: NDArray[np.int64]
 ) -> Iterator[tuple[AxisIndices, Positions]]:
     """(indices along every spatial axis, positions that the block owns) of each block.
@@ -209,7 +209,7 @@ def sample_blocks(kernel: LaunchTree, count: int, seed: int) -> NDArray[np.int64
         below *= int(loop.extent)
     random = np.random.default_rng(seed).integers(0, total, size=2 * count).tolist()
     edges = list(dict.fromkeys([0, total - 1, *corners]))[: max(2, count * 3 // 4)]
-    return _expand_to_blocks(kernel, np.array(list(dict.fromkeys([*edges, *random]))[:count], dtype=np.int64))
+    return expand_to_blocks(kernel, np.array(list(dict.fromkeys([*edges, *random]))[:count], dtype=np.int64))
 
 
 def _list_output_loops(kernel: LaunchTree) -> list[Loop]:
@@ -217,7 +217,7 @@ def _list_output_loops(kernel: LaunchTree) -> list[Loop]:
     return [x for x in kernel.block_loops if not x.is_reduction]
 
 
-def _expand_to_blocks(kernel: LaunchTree, tiles: NDArray[np.int64]) -> NDArray[np.int64]:
+def expand_to_blocks(kernel: LaunchTree, tiles: NDArray[np.int64]) -> NDArray[np.int64]:
     """Linear numbers of all blocks of output tiles, by their numbers among `_list_output_loops`."""
     blocks, parts, below = np.zeros_like(tiles), np.zeros(1, np.int64), 1
     for loop in kernel.block_loops:
