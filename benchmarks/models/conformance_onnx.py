@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,16 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.common.script import make_main
-from benchmarks.models.outcomes import FAULTS, VERDICTS, Array, Outcome, count_verdicts, judge
+from benchmarks.models.outcomes import (
+    FAULTS,
+    VERDICTS,
+    Array,
+    Outcome,
+    count_reasons,
+    count_verdicts,
+    format_markdown,
+    judge,
+)
 from ekc.models.onnx_reader.read import read_onnx
 from ekc.tables import format_table
 
@@ -194,17 +202,14 @@ def write_page(groups: Mapping[str, Sequence[Outcome]]) -> str:
     headers = ("cases", "number", *VERDICTS)
     lines = [make_line(name, outcomes) for name, outcomes in groups.items()]
     table = format_markdown(headers, [[str(line[key]) for key in headers] for line in lines])
-    found: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-    for outcome in (o for outcomes in groups.values() for o in outcomes if o.verdict != "right"):
-        found[outcome.operator][outcome.verdict, shorten_reason(outcome)] += 1
+    outcomes = [outcome for found in groups.values() for outcome in found]
     rows = [
         (operator, str(count), verdict, reason)
-        for operator in sorted(found)
-        for (verdict, reason), count in sorted(found[operator].items())
+        for operator, verdict, reason, count in count_reasons(outcomes, shorten_reason)
     ]
     return PAGE_HEAD.format(
         version=onnx.__version__,
-        count=f"{sum(map(len, groups.values())):,}",
+        count=f"{len(outcomes):,}",
         table=table,
         rows=format_markdown(("operator", "cases", "", "reason"), rows),
     )
@@ -219,13 +224,7 @@ def shorten_reason(outcome: Outcome) -> str:
         "NAME" if word.strip("',:()").startswith(("_", "test_")) or word.startswith("'") else word
         for word in text.split()
     ]
-    return " ".join(words).replace("|", "\\|")
-
-
-def format_markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return " ".join(words)
 
 
 main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, add_options)

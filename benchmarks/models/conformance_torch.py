@@ -1,8 +1,8 @@
 """Samples of PyTorch's own operator database, `op_db`, read by ekc and held against PyTorch.
 
-    python -m benchmarks.models.conformance_torch --seed 0 --samples 515 --json FILE
+    python -m benchmarks.models.conformance_torch [--seed 0] [--samples 515] [--page FILE]
 
-needs `pip install torch==2.13.0 expecttest`. The samples are drawn by the seed: the operators with samples of
+needs `pip install 'ekc[conformance]'`. The samples are drawn by the seed: the operators with samples of
 float32 on the CPU are shuffled, and each gives one of its samples before any gives a second. Each sample
 becomes a module, which is read as `ekc.models.from_torch` reads it. It is right where three results equal
 PyTorch's: the graph in NumPy, its layers by their operators, and the module that `ekc.torch.compile` makes
@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -25,7 +28,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from benchmarks.common.script import make_main
-from benchmarks.models.outcomes import FAULTS, Outcome, count_verdicts, describe, find_difference, judge
+from benchmarks.models.outcomes import (
+    FAULTS,
+    Outcome,
+    count_reasons,
+    count_verdicts,
+    describe,
+    find_difference,
+    format_markdown,
+    judge,
+)
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.torch_reader.program import quiet
@@ -36,6 +48,7 @@ from ekc.torch.tuned_layers import TunedLayers
 
 RTOL = ATOL = 1e-4
 NO_KERNELS = TunedLayers("a100 (simulated)", True, "sm_80", None, {})
+NO_KIND = "no kind of node"
 BAR = dict.fromkeys(FAULTS, 0)
 
 
@@ -193,6 +206,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         if outcome.verdict in FAULTS:
             print(f"{outcome.verdict}: {outcome.name}: {outcome.reason}")
     counts = count_verdicts(outcomes)
+    if arguments.page:
+        arguments.page.write_text(write_page(outcomes, arguments.seed))
     rows = [(verdict, str(count)) for verdict, count in counts.items()]
     print(format_table(("verdict", "samples"), rows, f"{len(outcomes)} samples of op_db"))
     return {
@@ -203,9 +218,62 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+PAGE_HEAD = """# Conformance of the PyTorch reader
+
+PyTorch {version} has samples of calls of its operators, `op_db`. {count} of them, drawn with the seed {seed},
+were read as `ekc.models.from_torch` does: at most one for each operator or variant that takes float32. The
+graph and its layers were evaluated in NumPy. The module of `ekc.torch.compile` was run without kernels. This
+page is made by `python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
+
+{table}
+
+A sample counts as right where all three give the results of PyTorch. *Opaque* is an operator that ekc has no
+kind for: it stays with PyTorch, and `Model.uncovered` has the reason. *Refused* is a module that cannot be
+read, with one line that says why. The last three columns are faults of ekc.
+
+## Operators without a kind of node
+
+{unknown}
+
+## What else is left out, by operator
+
+{rows}
+"""
+
+
+def write_page(outcomes: Sequence[Outcome], seed: int) -> str:
+    """The page that lists what is opaque or refused, by operator and reason."""
+    counts = count_verdicts(outcomes)
+    found = count_reasons(outcomes, shorten_reason)
+    unknown = [f"`{operator}`" for operator, _, reason, _ in found if reason == NO_KIND]
+    return PAGE_HEAD.format(
+        version=torch.__version__.partition("+")[0],
+        count=len(outcomes),
+        seed=seed,
+        table=format_markdown(tuple(counts), [[str(count) for count in counts.values()]]),
+        unknown=textwrap.fill(f"These are opaque: {', '.join(unknown)}.", 110),
+        rows=format_markdown(
+            ("operator", "", "reason"),
+            [(f"`{name}`", verdict, reason) for name, verdict, reason, _ in found if reason != NO_KIND],
+        ),
+    )
+
+
+def shorten_reason(outcome: Outcome) -> str:
+    """A reason without the names of the module and its tensors, and without remedies."""
+    text = outcome.reason.partition(";")[0].removeprefix("torch.export ")
+    for mark in (" (unhinted", " FakeTensor(", ", but found", ": AssertionError"):
+        text = text.partition(mark)[0]
+    text = re.sub(r"^(module|to|to_copy|tensors_\d|[a-z_0-9]+( \([a-zA-Z0-9_.]+\))?): ", "", text)
+    text = re.sub(r"^Call writes to .* when", "it writes to its input when", text)
+    text = re.sub(r"^(aten|prims)\.[a-zA-Z0-9_.]+: ", "", text) if outcome.verdict == "opaque" else text
+    return text.replace("export Call", "export it")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the script."""
     parser.add_argument("--samples", type=int, default=515, help="number of samples, default %(default)s")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation there")
     parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name contains this")
 
 

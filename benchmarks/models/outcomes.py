@@ -105,3 +105,18 @@ def count_verdicts(outcomes: Iterable[Outcome]) -> dict[str, int]:
     """Verdict -> number of cases."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def count_reasons(
+    outcomes: Iterable[Outcome], shorten: Callable[[Outcome], str]
+) -> list[tuple[str, str, str, int]]:
+    """Operator, verdict, short reason and number of cases of what is not right, in order."""
+    found = Counter((o.operator, o.verdict, shorten(o)) for o in outcomes if o.verdict != "right")
+    return [(*key, count) for key, count in sorted(found.items())]
+
+
+def format_markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [headers, ["---"] * len(headers), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

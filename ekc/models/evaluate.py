@@ -61,7 +61,7 @@ def evaluate_node(node: Node, arrays: Sequence[Array], values: Mapping[str, Valu
         raise InvalidInput(f"{node.name}: {node.target} cannot be evaluated; the graph has no kind for it")
     output = values[node.output]
     with np.errstate(all="ignore"):
-        result = _EVALUATORS[node.kind](node, [_widen(a) for a in arrays], output)
+        result = _EVALUATORS[node.kind](node, _widen(arrays), output)
         if result.dtype.kind in "fV" and output.dtype.kind in "iu":
             result = np.trunc(result)
         result = np.asarray(result).astype(output.dtype, copy=False)
@@ -70,10 +70,15 @@ def evaluate_node(node: Node, arrays: Sequence[Array], values: Mapping[str, Valu
     return result
 
 
-def _widen(array: Array) -> Any:
-    """Floats of fewer than 32 bits as float32; other arrays as they are."""
-    is_small_float = array.dtype.kind in "fV" and array.dtype.itemsize < 4
-    return array.astype(np.float32) if is_small_float else array
+def _widen(arrays: Sequence[Array]) -> list[Array]:
+    """Floats of fewer than 32 bits as float32, and numbers of float64 beside tensors of floats too: a kernel
+    computes in float32. Other arrays as they are."""
+    small = [a.dtype.kind in "fV" and a.dtype.itemsize <= 4 for a in arrays]
+    number = [any(small) and not a.shape and a.dtype == np.float64 for a in arrays]
+    return [
+        a.astype(np.float32, copy=False) if is_small or is_number else a
+        for a, is_small, is_number in zip(arrays, small, number, strict=True)
+    ]
 
 
 def _sigmoid(a: Array) -> Any:
@@ -140,8 +145,14 @@ _BINARY_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
 
 def _evaluate_elementwise(node: Node, arrays: list[Array], output: Value) -> Any:
     if node.attributes["function"] == "div" and output.dtype.kind in "iu":
-        return np.trunc(arrays[0] / arrays[1])
+        return _divide_integers(*arrays)
     return apply_function(node, arrays)
+
+
+def _divide_integers(a: Array, b: Array) -> Any:
+    """The quotient rounded towards zero, exact for integers beyond the precision of a float."""
+    down = np.floor_divide(a, b)
+    return down + ((down < 0) & (down * b != a))
 
 
 def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
@@ -157,7 +168,8 @@ def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
         case "where":
             return np.where(x, arrays[1], arrays[2])
         case "clamp":
-            return np.clip(x, options.get("minimum"), options.get("maximum"))
+            low, high = (_fit(options.get(end), x.dtype) for end in ("minimum", "maximum"))
+            return np.clip(x, low, high)
         case "leaky_relu":
             return np.where(x < 0, x * options["slope"], x)
         case "elu":
@@ -166,6 +178,14 @@ def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
             rows, columns = np.indices(x.shape[-2:], sparse=True)
             return np.where(columns > rows + options["offset"], -np.inf, x)
     raise InvalidInput(f"{node.name}: no function {function!r}")
+
+
+def _fit(bound: float | None, dtype: np.dtype[Any]) -> float | None:
+    """A bound of `clamp`: for integers a whole number within the range of their type."""
+    if bound is None or dtype.kind not in "iu":
+        return bound
+    limits = np.iinfo(dtype)
+    return int(min(max(bound, limits.min), limits.max))
 
 
 def slide_windows(
@@ -300,8 +320,18 @@ _COMBINES: Mapping[str, Callable[..., Any]] = {
 
 def _evaluate_reduce(node: Node, arrays: list[Array], output: Value) -> Any:
     options = node.attributes
-    combine = _COMBINES[options["combine"]]
-    return np.asarray(combine(arrays[0], axis=tuple(options["axes"]), keepdims=options["keepdims"]))
+    x, combine = arrays[0], options["combine"]
+    initial = {"initial": _find_limit(combine, x.dtype)} if combine in ("max", "min") else {}
+    axes = tuple(options["axes"])
+    return np.asarray(_COMBINES[combine](x, axis=axes, keepdims=options["keepdims"], **initial))
+
+
+def _find_limit(combine: str, dtype: np.dtype[Any]) -> Any:
+    """The largest or smallest of zero elements, which NumPy refuses and ONNX and PyTorch give."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min if combine == "max" else limits.max
+    return dtype.type(-np.inf if combine == "max" else np.inf) if dtype.kind != "b" else combine == "min"
 
 
 def _evaluate_pool(node: Node, arrays: list[Array], output: Value) -> Any:

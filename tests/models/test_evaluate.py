@@ -144,3 +144,24 @@ def test_refusals() -> None:
     graph = s.build(s.linear(s.input(2, 2), 2))
     with pytest.raises(InvalidInput, match="the elements of w1 are not in the model"):
         evaluate(graph, draw_inputs(graph))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "smallest"),
+    [("float32", -np.inf, np.inf), ("int32", -(2**31), 2**31 - 1), ("bool", False, True)],
+)
+def test_the_largest_and_smallest_of_no_elements(dtype: str, largest: object, smallest: object) -> None:
+    s = Sketch()
+    x = s.input(3, 0, dtype=dtype)
+    graph = s.build(s.reduce(x, "max", 1), s.reduce(x, "min", 1))
+    for result, expected in zip(evaluate(graph, draw_inputs(graph)), (largest, smallest), strict=True):
+        assert result.dtype == dtype
+        assert (result == expected).all()
+
+
+def test_quotients_of_large_integers_are_exact() -> None:
+    s = Sketch()
+    a, b = s.input(4, dtype="int64"), s.input(4, dtype="int64")
+    graph = s.build(s.apply("div", a, b, dtype="int64"))
+    dividends = np.array([2**60 + 1, -7, 7, -(2**60) - 1])
+    assert run(graph, dividends, np.array([1, 2, -2, 1])).tolist() == [2**60 + 1, -3, -3, -(2**60) - 1]

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -78,8 +77,9 @@ def test_an_exception_at_one_node_is_an_internal_error(monkeypatch: pytest.Monke
     assert [found.target for found in build_model(graph).internal_errors] == ["aten.exp.default"]
 
 
-ROUNDED_DOWN = torch.tensor([1.0, 2.0, -1.0, 0.3, 5.0, 1.0, -0.0])
-DIVISORS = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, torch.inf, 3.0])
+ROUNDED_DOWN = torch.tensor([1.0, 2.0, -1.0, 0.3, 5.0, 1.0, -0.0, -1.0, 3.0, torch.inf, -1e-9])
+DIVISORS = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, torch.inf, 3.0, torch.inf, -torch.inf, 2.0, 1.0])
+NEAR = torch.tensor([0.1, 0.7, -1.0, 2.1])
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,34 @@ DIVISORS = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, torch.inf, 3.0])
         ((INFINITE,), [lambda y: torch.logsumexp(y, -1), lambda y: torch.softmax(y, -1)]),
         (
             (ROUNDED_DOWN, DIVISORS),
-            [lambda a, b: torch.div(a, b, rounding_mode="floor"), lambda a, b: a // 0.1],
+            [
+                lambda a, b: torch.div(a, b, rounding_mode="floor"),
+                lambda a, b: a // 0.1,
+                lambda a, b: a // torch.inf,
+                lambda a, b: 1 // b,
+            ],
         ),
+        (
+            (NEAR,),
+            [
+                lambda y: y == 0.1,
+                lambda y: (y > 0.7) | (y <= 0.1),
+                lambda y: F.threshold(y, 0.7, 5.0),
+                lambda y: F.hardshrink(y, 0.7),
+                lambda y: y % 0.1,
+                lambda y: torch.sign(y - 0.7) + torch.floor(y / 0.1),
+                lambda y: y.half() // 0.1,
+            ],
+        ),
+        (
+            (make_input((3, 0)),),
+            [
+                lambda y: torch.log_softmax(y, 1),
+                lambda y: torch.logsumexp(y, 1),
+                lambda y: torch.cat([y, y + 1]).amax(0),
+            ],
+        ),
+        ((torch.tensor([2**60 + 1, -(2**60) - 1]),), [lambda y: y.clamp(min=3), lambda y: y.clamp(max=-3)]),
     ],
 )
 def test_graphs_equal_pytorch(inputs: Any, functions: Any) -> None:
@@ -178,4 +204,4 @@ def test_saturation_is_asked_of_pytorch() -> None:
     largest = torch.tensor(1e6).to(torch.float8_e4m3fn).float()
     assert elementwise.saturates(torch.float8_e4m3fn) == bool(largest.isfinite())
     assert not elementwise.saturates(torch.float8_e5m2)
-    assert np.isinf(torch.tensor(1e6).to(torch.float8_e5m2).float())
+    assert torch.tensor(1e6).to(torch.float8_e5m2).float().isinf()

@@ -49,9 +49,26 @@ def read_comparison(function: str) -> Handler:
     def read(call: OperatorCall) -> ValueName:
         sides = (call["self"], call["other"])
         common = find_common_dtype(call, sides)
-        return call.connect(function, [call.convert(side, common) for side in sides], np.dtype(bool))
+        values = [call.convert(round_number(side, common), common) for side in sides]
+        return call.connect(function, values, np.dtype(bool))
 
     return read
+
+
+def round_number(operand: Operand, dtype: np.dtype[Any]) -> Operand:
+    """A number as the type of the tensors holds it, where a function jumps: `x == 0.1` and `x % 0.1` of
+    float32 take the float32 nearest to 0.1. Numbers beyond the range of the type stay."""
+    if isinstance(operand, ValueName) or not is_floating(dtype):
+        return operand
+    with np.errstate(over="ignore"):
+        rounded = float(np.asarray(operand, np.float64).astype(dtype))
+    return rounded if np.isfinite(rounded) else operand
+
+
+def read_remainder(call: OperatorCall) -> ValueName:
+    """`remainder` with the sign of the divisor."""
+    sides = [round_number(call[name], call.result_dtype) for name in ("self", "other")]
+    return call.apply("remainder", *sides)
 
 
 def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
@@ -168,15 +185,22 @@ def read_division(call: OperatorCall) -> ValueName:
 
 def divide_down(call: OperatorCall, a: Operand, b: Operand) -> ValueName:
     """The quotient rounded down as in Python: 1.0 // 0.1 is 9.0, though 1.0 / 0.1 rounds to 10.0. It is
-    (a - a % b) / b, which is whole but for rounding. Division by 0 and by infinity is that of a / b."""
-    quotient = call.apply("div", a, b)
-    rest = call.apply("sub", a, call.apply("remainder", a, b))
-    whole = call.apply("round", call.apply("div", rest, b))
+    (a - a % b) / b, which is whole but for rounding. Where a % b equals b, as for -1 % inf, it is -1.
+    Division by 0 is that of a / b."""
+    b = round_number(b, np.dtype(np.float32))
+    if not isinstance(b, ValueName) and b == 0:
+        return call.apply("div", a, b)
+    remainder = call.apply("remainder", a, b)
+    made = call.apply("round", call.apply("div", call.apply("sub", a, remainder), b))
+    if not isinstance(b, ValueName) and np.isfinite(b):
+        return made
+    divisor = call.convert(b, call.result_dtype)
+    made = choose(call, call.connect("equal", [remainder, divisor], np.dtype(bool)), -1.0, made)
     if not isinstance(b, ValueName):
-        return whole if b and np.isfinite(b) else call.apply("floor", quotient)
+        return made
     zero = call.reading.add_number(0.0, call.result_dtype)
-    is_finite = call.connect("equal", [call.apply("sub", whole, whole), zero], np.dtype(bool))
-    return choose(call, is_finite, whole, call.apply("floor", quotient))
+    is_zero = call.connect("equal", [divisor, zero], np.dtype(bool))
+    return choose(call, is_zero, call.apply("div", a, b), made)
 
 
 POWERS: Mapping[float, str] = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -300,7 +324,8 @@ def read_dropout(call: OperatorCall) -> Outputs:
 
 def read_threshold(call: OperatorCall) -> ValueName:
     """x above the threshold, else the value."""
-    limit = call.reading.add_number(float(call["threshold"]), call.dtype(call["self"]))
+    number = round_number(float(call["threshold"]), call.dtype(call["self"]))
+    limit = call.convert(number, call.dtype(call["self"]))
     above = call.connect("greater", (call["self"], limit), np.dtype(bool))
     return choose(call, above, call["self"], call["value"])
 
@@ -312,7 +337,7 @@ UNARY = (
 DROPOUT = ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 HANDLERS: Mapping[str, Handler] = {
     **{name: read_unary(name) for name in UNARY.split()},
-    **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum", "remainder")},
+    **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum")},
     **{
         name: read_comparison(function)
         for name, function in {
@@ -329,6 +354,7 @@ HANDLERS: Mapping[str, Handler] = {
         for kind in ("logical", "bitwise")
         for name in ("and", "or", "not")
     },
+    "remainder": read_remainder,
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), read_clamp),
     "__and__": read_logical("logical_and"),
     "__or__": read_logical("logical_or"),

@@ -98,13 +98,11 @@ def read_program(
         outputs = walk.run()
         if not walk.undecided:
             break
-        if tried is None:
-            tried = {}
-            continue
-        found = find_decompositions([t for t in walk.undecided if can_decompose(t) and t not in tried])
-        if not found:
+        known = tried or {}
+        found = find_decompositions([t for t in walk.undecided if can_decompose(t) and t not in known])
+        if not found and tried is not None:
             break
-        tried |= found
+        tried = known | found
     return build_graph(reading, outputs, list_notes(functional, wanted))
 
 
