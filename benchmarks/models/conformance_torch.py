@@ -233,7 +233,11 @@ read, with one line that says why. The last three columns are faults of ekc.
 
 ## Operators without a kind of node
 
+These are opaque:
+
+```text
 {unknown}
+```
 
 ## What else is left out, by operator
 
@@ -245,13 +249,13 @@ def write_page(outcomes: Sequence[Outcome], seed: int) -> str:
     """The page that lists what is opaque or refused, by operator and reason."""
     counts = count_verdicts(outcomes)
     found = count_reasons(outcomes, shorten_reason)
-    unknown = [f"`{operator}`" for operator, _, reason, _ in found if reason == NO_KIND]
+    unknown = [operator for operator, _, reason, _ in found if reason == NO_KIND]
     return PAGE_HEAD.format(
         version=torch.__version__.partition("+")[0],
         count=len(outcomes),
         seed=seed,
         table=format_markdown(tuple(counts), [[str(count) for count in counts.values()]]),
-        unknown=textwrap.fill(f"These are opaque: {', '.join(unknown)}.", 110),
+        unknown=textwrap.fill(", ".join(unknown), 110),
         rows=format_markdown(
             ("operator", "", "reason"),
             [(f"`{name}`", verdict, reason) for name, verdict, reason, _ in found if reason != NO_KIND],
