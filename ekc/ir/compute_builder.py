@@ -95,7 +95,7 @@ def append_compute(
     out_dtype: str | None,
 ) -> Graph:
     """`op` and one more compute; see `Operator.then`."""
-    op = rename_hidden_parts(op, {output, *check_mapping("inputs", inputs, 'inputs={"B": (64,)}')})
+    op = rename_hidden_parts(op, [output, *check_mapping("inputs", inputs, 'inputs={"B": (64,)}')])
     element = parse_dtype((*op.inputs, *op.outputs)[0].dtype.default_result if dtype is None else dtype)
     extra = tuple(TensorSpec(n, check_shape(n, s), element) for n, s in inputs.items())
     names = [*op.tensors, *(t.name for t in extra)]

@@ -78,7 +78,7 @@ def _check_shape(op: OperatorGraph, result: TensorSpec, name: str, shape: Any) -
         raise InvalidInput(f"epilogue: {name!r} is a tensor of {op.name} already; try {name + '_2'!r}")
     given = to_tuple(check_shape_value(name, shape))
     if not given:
-        near = shape if type(shape) is int and shape > 0 else 1
+        near = shape if type(shape) is int and 0 < shape <= MAX_ELEMENTS else 1
         raise InvalidInput(
             f"epilogue: shape of {name}: {format_value(shape)} is not a tuple of extents; try ({near},)"
         )

@@ -189,8 +189,9 @@ def rename_hidden_parts(op: Graph, names: Iterable[str]) -> Graph:
     """The operator with an underscore added to axes and intermediate results that have one of these names.
     Tensors of these names can then be added to an operator whose axes their author did not write: for
     `{"k"}` a product is summed over `k_`."""
+    names = {name for name in names if isinstance(name, str)}  # The others are refused later.
     axes = {a.name for c in op.computes for a in c.axes}
-    clashing = (axes | {c.output.name for c in op.computes[:-1]}) & set(names)
+    clashing = (axes | {c.output.name for c in op.computes[:-1]}) & names
     taken = {*op.tensors, *axes, *names}
     new = {name: make_unique_name(name, taken) for name in sorted(clashing)}
     variables = {name: ex.Var(new[name]) for name in clashing & axes}

@@ -117,7 +117,7 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
     "2b": [
         (lambda stride: 4 * stride, "More sectors than lanes"),
         (lambda stride: stride, "32 bytes"),
-        (lambda stride: 4, "how many lanes share"),
+        (lambda stride: 13, "how many lanes share"),
         (lambda stride: 4 * stride if stride <= 8 else 31, "from the first to the last"),
         (fail, "ZeroDivisionError"),
         (lambda stride: ..., "Write its body"),

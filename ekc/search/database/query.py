@@ -206,7 +206,7 @@ def load_winners(
         groups = {RecordConditions(*one.conditions): one for one in store.list_groups(_make_text(op))}
         here, left_out = get_present_conditions(device), dict[str, str]()
         others = sort_by_nearness((there for there in groups if there != here), here)
-        for there in [here] * (here in groups) + others * any_toolchain:
+        for there in [here] * (here in groups) + (others if any_toolchain else []):
             winners = _select_indexed(store, groups[there], rule, left_out)
             if winners and left_out:
                 warnings.warn(f"records: {_describe_left_out(left_out)}", stacklevel=3)
