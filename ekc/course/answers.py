@@ -238,7 +238,8 @@ def _explain_form(value: Any, truth: Any) -> str:
         return ""
     if isinstance(value, int) and not isinstance(value, bool) and value == math.floor(truth):
         return "The true value is no whole number here: divide with /, not with //."
-    return "That is nearly right: do not round." if is_near(value, truth, 0.005) else ""
+    is_rounded = any(is_near(value, round(float(truth), digits)) for digits in range(1, 7))
+    return "That is nearly right: do not round." if is_rounded or is_near(value, truth, 0.005) else ""
 
 
 def _equals(value: Any, truth: Any) -> bool:

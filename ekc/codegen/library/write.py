@@ -45,9 +45,16 @@ def write_bundle(bundle: Bundle, folder: str | Path, *, cubin: bool = False) -> 
     check_flag("cubin", cubin)
     check_folder(folder, bundle.name)
     texts = build_texts(bundle, cubin)
-    sources = [p for p in (folder / "src").glob(f"{bundle.name}_sm_*.c*") if p.is_file()]
-    stale = [f"src/{p.name}" for p in sources if p.read_bytes().startswith(_KERNELS_HEADS)]
-    return replace_files(folder, texts, [path for path in stale if path not in texts])
+    return replace_files(folder, texts, [path for path in _list_sources(folder, bundle) if path not in texts])
+
+
+def _list_sources(folder: Path, bundle: Bundle) -> list[str]:
+    """The sources of kernels in a folder that ekc wrote for a bundle of this name."""
+    try:
+        sources = [p for p in (folder / "src").glob(f"{bundle.name}_sm_*.c*") if p.is_file()]
+        return [f"src/{p.name}" for p in sources if p.read_bytes().startswith(_KERNELS_HEADS)]
+    except OSError:  # Writing says what is wrong with the folder.
+        return []
 
 
 def check_folder(folder: Path, name: str) -> None:
