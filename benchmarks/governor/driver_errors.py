@@ -88,7 +88,7 @@ class Case:
     output_right: bool
     is_governed: bool
     text: str
-    """What the job's governor wrote to stderr, where something was wrong."""
+    """The governor's text on stderr, where a job failed a check."""
 
     @property
     def is_right(self) -> bool:

@@ -288,7 +288,9 @@ def _read_command(pid: int) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--under", choices=CONDITIONS, default="nothing", help="what is done before a kill")
+    parser.add_argument(
+        "--under", choices=CONDITIONS, default="nothing", help="condition that is set up before each kill"
+    )
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

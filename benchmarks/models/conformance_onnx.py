@@ -191,7 +191,7 @@ A case counts as right where the outputs are those that onnx expects. Inputs aft
 `Model.uncovered` has the reason. *Refused* is a model that cannot be read, with one line that says
 why. The last three columns are faults of ekc.
 
-## What is left out, by operator
+## Operators that are left out
 
 {rows}
 """

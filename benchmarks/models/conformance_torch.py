@@ -239,7 +239,7 @@ These are opaque:
 {unknown}
 ```
 
-## What else is left out, by operator
+## Other operators that are left out
 
 {rows}
 """

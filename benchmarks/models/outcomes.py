@@ -1,4 +1,4 @@
-"""What a reader of models makes of one conformance case."""
+"""The verdict on one conformance case, such as "right" or "opaque"."""
 
 from __future__ import annotations
 
