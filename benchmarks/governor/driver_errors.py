@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -58,6 +59,8 @@ JOB = "import sys, time; print('begun', flush=True); time.sleep({}); print('job 
 BACK_S, GUARD_S = 5.0, 20.0
 """Seconds in which limits must be back after the end of the job; of its guard, after that of the failure."""
 NEVER = 1e12
+MESSAGE = re.compile(r"ekc (govern|guard): \S.*|  [a-z ]{15} \S.*")
+"""A line of the governor or its guard for people, or a row of the report."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +167,8 @@ def _is_governed(boards: ScriptedBoards, events: Path, is_quick: bool) -> bool:
 
 
 def _is_message(line: str) -> bool:
-    """Whether a line of stderr is one of ekc's, for people, or of the loop of a quick run."""
-    is_fault = "Traceback" in line or "a bug in ekc" in line
-    return not is_fault and (line.startswith(("ekc govern", "ekc guard", "  ")) or ";" in line or not line)
+    """Whether a line of stderr is a message of ekc that reports no bug."""
+    return MESSAGE.fullmatch(line) is not None and "a bug in ekc" not in line
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

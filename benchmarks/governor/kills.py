@@ -10,13 +10,14 @@ Columns: the process killed, the number of kills at random times, how often a li
 seconds until the previous settings were back (a guard: until it was replaced, or after killing the governor
 too, whichever took longer), and whether the job was unharmed.
 
-CONDITION: what was done just before the kill (as root alone).
+CONDITION is a fault under which the limits must go back too. All but `nothing` need root.
 
-- `full`: the folder of the leases has no room for a byte or a file.
-- `read-only`: it cannot be written to, so the lease file stays and `ekc govern --restore` has status 1.
-- `damaged`: the lease files are emptied, deleted or replaced (drawn from `DAMAGES` of the tests). Where all
-  processes are killed too, what was set is not known to any of them: that row is left out.
-- `squatter`: another user has held the sockets of the GPUs from the beginning.
+- `full`: just before the kill the disk of the leases is filled, to the last byte and the last file.
+- `read-only`: just before the kill that disk is mounted read-only. So lease files stay, and
+  `ekc govern --restore` has status 1.
+- `damaged`: just before the kill each lease file is emptied, deleted or replaced, as drawn from `DAMAGES` of
+  the tests. The row `all` is left out: only the lease file could say what was set.
+- `socket`: from the start, a process of another user holds the socket of each GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ekc.errors import InvalidInput
 from ekc.processes.process_facts import list_process_family
 from tests.devices.clocks.conditions import (
     DAMAGES,
-    Squatter,
+    SocketHolder,
     can_mount,
     fill_disk,
     make_read_only,
@@ -60,7 +61,7 @@ while time.monotonic() < end_s and not pathlib.Path("end").exists():
 print('job done')
 """
 """Runs until there is a file `end` in its folder."""
-CONDITIONS = ("nothing", "full", "read-only", "damaged", "squatter")
+CONDITIONS = ("nothing", "full", "read-only", "damaged", "socket")
 LATEST_S = 0.6
 """Kills come up to so many seconds after the first setting."""
 
@@ -88,8 +89,8 @@ class GovernedProcesses:
         try:
             if condition in ("full", "read-only"):
                 self._cleanup.enter_context(mount_small_disk(self.boards.leases))
-            elif condition == "squatter":
-                self._cleanup.callback(Squatter(self.boards.get_uuid()).close)
+            elif condition == "socket":
+                self._cleanup.callback(SocketHolder(self.boards.get_uuid()).close)
             self.start_all()
         except BaseException:
             self._cleanup.close()
@@ -100,8 +101,8 @@ class GovernedProcesses:
         self.start({})
         self.guard = self.find_child("ekc.devices.clocks.guard")
 
-    def spoil(self, rng: random.Random) -> None:
-        """Bring about the condition, where it is not there from the beginning."""
+    def begin_condition(self, rng: random.Random) -> None:
+        """Set up the condition, unless it holds from the start."""
         if self.condition == "full":
             fill_disk(self.boards.leases)
         elif self.condition == "read-only":
@@ -254,7 +255,7 @@ def _run_cases(name: str, condition: str, kills: int, rng: random.Random) -> dic
             governed = processes(Path(folder), condition)
             try:
                 time.sleep(rng.uniform(0.0, LATEST_S))
-                governed.spoil(rng)
+                governed.begin_condition(rng)
                 cases.append((CASES | DAEMON_CASES)[name](governed))
             finally:
                 governed.close()
@@ -289,7 +290,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument(
-        "--under", choices=CONDITIONS, default="nothing", help="condition that is set up before each kill"
+        "--under", choices=CONDITIONS, default="nothing", help="fault beside the kills, see above"
     )
 
 

@@ -1,9 +1,10 @@
 """Signals that one process sends another: a user, a shell, a terminal, a batch system.
 
-Tells a signal to one process from one to all of a process group.
+`GroupSignalDetector` tells a signal to one process from one to all of a process group. The receiver cannot
+know: both look the same to it. So another member of the group blocks all signals; what was sent to the group,
+or to every process of a batch job one by one, is pending there, and `/proc` shows it.
 
-The receiver cannot know: both look the same to it. So another member of the group blocks all signals; what
-was sent to the group, or to every process of a batch job one by one, is pending there, and `/proc` shows it.
+`stop_beside` stops this process for as long as its child is stopped.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from ekc.processes.process_facts import is_stopped
 
 _UNHANDLABLE = "SIGKILL", "SIGSTOP"
 _FAULTS = "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXFSZ"
@@ -94,3 +100,42 @@ def _end_member(pid: int | None, pipe: int) -> None:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+CONTINUE_POLL_S = 0.1
+"""Seconds between two looks at the states of two processes; a signal to both has reached both by then."""
+
+
+def stop_beside(child: int) -> None:
+    """Stop this process, where a child is stopped; whoever continues both sends SIGCONT.
+
+    SIGCONT may come just before this process stops, or to the child alone. A process in a session of its own
+    continues this one then: it does not stay stopped while the child runs or has ended. Where that process
+    cannot be started, this one stops all the same.
+    """
+    if not is_stopped(child):
+        return
+    words = [sys.executable, "-m", __name__, str(os.getpid()), str(child)]
+    null = subprocess.DEVNULL
+    watcher = None
+    with contextlib.suppress(OSError):
+        watcher = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    if watcher is not None:
+        watcher.kill()
+        watcher.wait()
+
+
+def _continue_beside(parent: int, child: int) -> None:
+    """Continue the parent of this process when it is stopped and its other child is not; until it ends."""
+    was_alone = False
+    while os.getppid() == parent:
+        is_alone = is_stopped(parent) and not is_stopped(child)
+        if is_alone and was_alone:
+            os.kill(parent, signal.SIGCONT)
+        was_alone = is_alone
+        time.sleep(CONTINUE_POLL_S)
+
+
+if __name__ == "__main__":
+    _continue_beside(*map(int, sys.argv[1:]))

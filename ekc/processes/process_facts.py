@@ -53,16 +53,15 @@ def read_command_name(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, or has ended."""
-    state = _read_status(pid).get("State", "X")
-    return state[0] in "TtZX"
+    """Whether a process is stopped, by a signal or a debugger; one that has ended is not."""
+    return _read_state(_read_status(pid)) in "Tt"
 
 
 def has_default_action(pid: int, number: int) -> bool:
-    """Whether a process neither handles, ignores nor blocks a signal."""
+    """Whether a process that has not ended neither handles, ignores nor blocks a signal."""
     status = _read_status(pid)
     masks = [int(status.get(name, "0"), 16) for name in ("SigIgn", "SigCgt", "SigBlk")]
-    return bool(status) and not any(mask >> (number - 1) & 1 for mask in masks)
+    return _read_state(status) not in "ZX" and not any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def has_own_process_numbers() -> bool:
@@ -71,6 +70,11 @@ def has_own_process_numbers() -> bool:
         return os.readlink("/proc/self/ns/pid") != _INITIAL_PID_NAMESPACE
     except OSError:
         return True
+
+
+def _read_state(status: dict[str, str]) -> str:
+    """The state as one letter, as in ps; X for a process that has ended."""
+    return status.get("State", "X")[0]
 
 
 def _read_status(pid: int) -> dict[str, str]:

@@ -40,7 +40,7 @@ def wait(seconds):
 
 
 def print_line(*arguments):
-    print(arguments[-1], file=sys.stderr, flush=True)
+    print(f"ekc govern: {arguments[-1]}", file=sys.stderr, flush=True)
 
 
 def set_random_limits(probe, actuator, hear):

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_signal_to_the_governor_stops_a_batch_job_too(one: ScriptedBoards) -> No
 
 
 def test_stop_that_is_over_stops_nothing(one: ScriptedBoards) -> None:
-    """Both signals come during one call in C; Python then calls the handler of SIGCONT first."""
+    """Both signals come before the governor looks for them."""
     code = (
         "from ekc.governor.live.governed_job import CommandJob\n"
         "job = CommandJob(['sleep', '60'])\n"
@@ -114,6 +115,54 @@ def test_stop_that_is_over_stops_nothing(one: ScriptedBoards) -> None:
     assert [read_process_state(pid) for pid in (process.pid, command)] == ["S", "S"]
     assert end_job(process)[0] == 0
     assert not Path(f"/proc/{command}").exists()
+
+
+LATE_STOP = """
+import os, signal, subprocess, sys
+from ekc.processes.group_signals import stop_beside
+command, kill = subprocess.Popen(["sleep", "60"]), os.kill
+command.send_signal(signal.SIGSTOP)
+os.waitpid(command.pid, os.WUNTRACED)
+def kill_late(pid, number):
+    os.killpg(0, signal.SIGCONT)
+    kill(command.pid, int(sys.argv[1]))
+    kill(pid, number)
+os.kill = kill_late
+stop_beside(command.pid)
+print("continued", flush=True)
+command.kill()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
+def test_governor_is_not_stopped_alone(number: signal.Signals) -> None:
+    """The command is continued, or killed, between the governor's last look at it and its own stop."""
+    words = [sys.executable, "-c", LATE_STOP, str(int(number))]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, start_new_session=True)
+    assert done.stdout == "continued\n"
+
+
+ATTACHED_GOVERNOR = """
+import contextlib, os, subprocess, sys
+from ekc.governor.live.governed_job import AttachedJob
+def send(name):
+    subprocess.run(["sh", "-c", f"kill -{name} {os.getpid()}"], check=True)
+@contextlib.contextmanager
+def pause():
+    send("CONT")
+    yield
+    job.stop_waiting()
+job = AttachedJob(os.getppid())
+job.set_pause(pause)
+send("TSTP")
+sys.exit(job.wait())
+"""
+
+
+def test_governor_of_a_running_process_that_is_continued_early_is_not_stopped() -> None:
+    """SIGCONT comes while it puts the settings back."""
+    done = subprocess.run([sys.executable, "-c", ATTACHED_GOVERNOR], timeout=60, start_new_session=True)
+    assert done.returncode == 0
 
 
 @pytest.mark.exhaustive

@@ -281,7 +281,8 @@ class GovernedElsewhereError(ActuatorError):
     """Another process governs the GPU `gpu`."""
 
     def __init__(self, gpu: str, label: str, pid: int | None) -> None:
-        super().__init__(f"{label} is governed by process {pid} already; one GPU has one governor")
+        name = f"process {pid}" if pid else "another process"
+        super().__init__(f"{label} is governed by {name} already; one GPU has one governor")
         self.gpu = gpu
 
 

@@ -110,8 +110,7 @@ def restore_all() -> list[RestoreResult]:
 
 
 def _restore_unless_governed(file: Path) -> RestoreResult:
-    gpu, lease = file.stem, None
-    damage = f"{file} was deleted just now"
+    gpu, lease, damage = file.stem, None, None
     try:
         lease = lease_file.read_lease(file)
     except RecordError as problem:
@@ -120,11 +119,12 @@ def _restore_unless_governed(file: Path) -> RestoreResult:
     if governor is not None:
         silent_s = None if lease is None else _compute_silent_s(file, lease)
         if lease is None or silent_s is None or governor.pid != lease.governor:
-            now = f"governed by process {governor.pid}; end that one instead"
+            name = f"process {governor.pid}" if governor.pid else "a process that its lease does not name"
+            now = f"governed by {name}; end that one instead"
             return RestoreResult(lease.label if lease else gpu, problem=now)
         return _restore_suspended(lease, silent_s)
     if lease is None:
-        return RestoreResult(gpu, problem=damage)
+        return RestoreResult(gpu, "its governor has just restored it", damage)
     try:
         with closing(GovernorLock(gpu, lease.label)) as lock:
             result = _end_found(lease)

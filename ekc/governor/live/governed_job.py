@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import select
 import shutil
@@ -11,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from ekc.processes.group_signals import (
     STOP_SIGNALS,
     WAITED_SIGNALS,
     GroupSignalDetector,
+    stop_beside,
 )
 from ekc.processes.process_facts import has_default_action, is_stopped, list_process_family, read_environment
 
@@ -32,8 +32,6 @@ KILLED_STATUS = 128
 """Exit status of a job ended by a signal, less the number of the signal, as in shells."""
 SIGNAL_SPREAD_S = 0.05
 """Seconds within which a signal to several processes reaches all of them."""
-HANDLER_GAP_S = 0.001
-"""Seconds between the calls of two handlers whose signals came together, at most."""
 STOP_TIMEOUT_S = 1.0
 """Seconds for a job that was sent a stop signal to stop, before it is stopped by SIGSTOP."""
 STOP_EXPECTED_S = 5.0
@@ -43,6 +41,9 @@ _LEAVING_SIGNALS = tuple(
     n for n in EXTERNAL_SIGNALS if n not in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 )
 """Signals that end a program by default, on which the governor leaves a process that it did not start."""
+_BLOCKED_SIGNALS = (*WAITED_SIGNALS, *STOP_SIGNALS, signal.SIGCONT)
+"""Signals that the governor of a command blocks and reads. Of a stop signal and SIGCONT the kernel then keeps
+the later one. Handlers in Python would be called in the order of the numbers."""
 ENVIRONMENT_TIMEOUT_S = 1.0
 """Seconds to wait for a process's environment, which is empty while the process starts."""
 
@@ -104,14 +105,12 @@ class CommandJob:
         self._pending_signals: list[int] = []
         """Signals that were received, but neither passed on nor dropped yet."""
         self._is_forwarding = False
-        self._continued_s = -math.inf
-        """Monotonic time, in seconds, at which the last call of the handler of SIGCONT ended."""
         self._repeated_signals: set[int] = set()
         """Came again before the detector forgot the first: it cannot tell whether the group was sent both."""
         self._is_started = False
         self._descriptor: int | None = None
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        self._unblocked_signals = [n for n in WAITED_SIGNALS if n not in blocked]
+        self._unblocked_signals = [n for n in _BLOCKED_SIGNALS if n not in blocked]
         # Before the command starts: a signal right after its start would end the governor, and with it every
         # process of a terminal whose first process it is. Ignored signals (nohup) stay ignored until the
         # command has inherited that.
@@ -127,7 +126,7 @@ class CommandJob:
         early_signals, self._pending_signals = self._pending_signals, []
         self.pid = self._process.pid
         # Every thread that is started from here on blocks them too.
-        signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
         self._install_handlers(ignored=True)
         # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -145,7 +144,7 @@ class CommandJob:
 
     def restore_signals(self) -> None:
         """Restore the previous signal handlers."""
-        self._take_waited_signals()
+        self._take_blocked_signals()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._unblocked_signals)
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
@@ -177,10 +176,10 @@ class CommandJob:
         """Wait in short steps: Python handles a signal between two of its own instructions, so a signal that
         comes just before an endless wait would be passed on only after the command has ended."""
         while not self._has_ended(POLL_S):
-            self._take_waited_signals()
+            self._take_blocked_signals()
             if self._read_stop_signal() == signal.SIGTTOU:
                 with self._pause():
-                    _stop_this_process()
+                    stop_beside(self.pid)
 
     def _has_ended(self, seconds: float) -> bool:
         """Whether the command ends within `seconds`. Its exit status stays to be read."""
@@ -189,11 +188,10 @@ class CommandJob:
         time.sleep(seconds)  # A sandbox without process descriptors.
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def _take_waited_signals(self) -> None:
-        """Queue those of `WAITED_SIGNALS` that another process has sent."""
-        while (found := signal.sigtimedwait(WAITED_SIGNALS, 0)) is not None:
-            if found.si_pid != os.getpid():  # Ours: a write to a closed pipe, or beyond the size of files.
-                self._receive_signal(found.si_signo, None)
+    def _take_blocked_signals(self) -> None:
+        """Queue those of `_BLOCKED_SIGNALS` that another process has sent."""
+        for number in _read_blocked_signals(_BLOCKED_SIGNALS):
+            self._receive_signal(number, None)
 
     def stop_waiting(self) -> None:
         """No effect: the governor always waits for its own command."""
@@ -208,19 +206,11 @@ class CommandJob:
                 self._pending_signals.append(number)
 
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
-        """Queue a signal once while it is pending: `timeout` signals its child, then the group.
-
-        Handlers of signals that came together are called in the order of their numbers, that of SIGCONT right
-        before those of stop signals. But the stop came first, and is over.
-        """
-        if number in STOP_SIGNALS and time.monotonic() < self._continued_s + HANDLER_GAP_S:
-            return
+        """Queue a signal once while it is pending: `timeout` signals its child, then the group."""
         if number not in self._pending_signals:
             self._pending_signals.append(number)
         if self._is_started and not self._is_forwarding:
             self._forward_pending_signals()
-        if number == signal.SIGCONT:
-            self._continued_s = time.monotonic()
 
     def _forward_pending_signals(self) -> None:
         """Pass on queued signals that did not reach the group, after `SIGNAL_SPREAD_S`."""
@@ -238,11 +228,13 @@ class CommandJob:
     def _forward_signal(self) -> bool:
         """Pass on the first queued signal unless the group has it; returns whether it was passed on."""
         time.sleep(SIGNAL_SPREAD_S)
+        self._take_blocked_signals()
         number = self._pending_signals.pop(0)
         if number in STOP_SIGNALS and signal.SIGCONT in self._pending_signals:
             return False  # It is over; the kernel has dropped it too, so the detector cannot show it.
         if self._group_detector.has_received(number):
             with self._group_detector.clear_signal(number):
+                self._take_blocked_signals()
                 is_repeated = number in self._pending_signals
             if is_repeated:
                 self._repeated_signals.add(number)
@@ -275,14 +267,15 @@ class CommandJob:
         start_s = time.monotonic()
         is_forced = is_sent_to_all
         while time.monotonic() < start_s + STOP_EXPECTED_S and not self._has_ended(SIGNAL_SPREAD_S):
-            if self._pending_signals:
-                return
             if not is_forced and time.monotonic() > start_s + STOP_TIMEOUT_S:
                 is_forced = True
                 self._stop_unstopped(number)
-            if is_stopped(self.pid) and (is_forced or not self._list_unstopped(number)):
-                if not self._pending_signals:  # Else SIGCONT has come meanwhile.
-                    _stop_this_process()
+            is_due = is_stopped(self.pid) and (is_forced or not self._list_unstopped(number))
+            self._take_blocked_signals()
+            if self._pending_signals:  # SIGCONT may be one of them.
+                return
+            if is_due:
+                stop_beside(self.pid)
                 return
 
     def _list_unstopped(self, number: int) -> list[int]:
@@ -312,8 +305,11 @@ def _open_descriptor(pid: int) -> int | None:
         return None
 
 
-def _stop_this_process() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+def _read_blocked_signals(numbers: Sequence[int]) -> Iterator[int]:
+    """Those of some blocked signals that another process has sent."""
+    while (found := signal.sigtimedwait(numbers, 0)) is not None:
+        if found.si_pid != os.getpid():  # Ours: a write to a closed pipe, or beyond the size of files.
+            yield found.si_signo
 
 
 class AttachedJob:
@@ -331,15 +327,15 @@ class AttachedJob:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._has_left = threading.Event()
-        self._is_stopping = False
         self._pause: PauseContext = nullcontext
-        handlers = dict.fromkeys(_LEAVING_SIGNALS, self._leave) | dict.fromkeys(STOP_SIGNALS, self._stop)
         # Ignored signals (nohup) stay ignored.
         self._previous_handlers = {
-            number: signal.signal(number, handler)
-            for number, handler in handlers.items()
+            number: signal.signal(number, self._leave)
+            for number in _LEAVING_SIGNALS
             if signal.getsignal(number) != signal.SIG_IGN
         }
+        self._stop_signals = [n for n in STOP_SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+        self._previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*self._stop_signals, signal.SIGCONT))
         # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
@@ -370,13 +366,15 @@ class AttachedJob:
     def wait(self) -> int:
         """Wait until the process ends; returns 0, since only its parent can read its exit status."""
         while not self._has_left.is_set() and not _has_ended(self._descriptor, POLL_S):
-            pass
+            if any(_read_blocked_signals(self._stop_signals)):
+                self._stop()
         return 0
 
     def restore_signals(self) -> None:
-        """Restore the previous signal handlers."""
+        """Restore the previous signal handlers and the previous mask."""
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
 
     def stop_waiting(self) -> None:
         """Leave the process; from any thread."""
@@ -385,14 +383,12 @@ class AttachedJob:
     def _leave(self, number: int, frame: FrameType | None) -> None:
         self.stop_waiting()
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Stop the governor alone; the process was started by another, who stops it or not."""
-        if self._is_stopping:
-            return
-        self._is_stopping = True
+    def _stop(self) -> None:
+        """Stop the governor alone, unless it was continued meanwhile; the process was started by another, who
+        stops it or not."""
         with self._pause():
-            _stop_this_process()
-        self._is_stopping = False
+            if signal.SIGCONT not in signal.sigpending():
+                os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:

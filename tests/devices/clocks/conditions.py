@@ -19,7 +19,7 @@ import pytest
 OTHER_UID = 65534
 """User id without rights."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk or act as two users")
-SquatterKind = Literal["listens", "is silent", "has a full queue"]
+HolderKind = Literal["listens", "is silent", "has a full queue"]
 
 
 @contextmanager
@@ -116,10 +116,10 @@ def mark_slow(usual: Sequence[str]) -> list[Any]:
     return [x if x in usual else pytest.param(x, marks=pytest.mark.slow) for x in DAMAGES]
 
 
-class Squatter:
+class SocketHolder:
     """A process of another user that holds the socket of a GPU, until `close`. Needs root."""
 
-    def __init__(self, gpu: str, kind: SquatterKind = "listens", uid: int = OTHER_UID) -> None:
+    def __init__(self, gpu: str, kind: HolderKind = "listens", uid: int = OTHER_UID) -> None:
         read_end, write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -142,7 +142,7 @@ class Squatter:
         os.waitpid(self.pid, 0)
 
 
-def _hold_socket(name: str, kind: SquatterKind) -> list[socket.socket]:
+def _hold_socket(name: str, kind: HolderKind) -> list[socket.socket]:
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     holder.bind(name)
     held = [holder]

@@ -21,8 +21,8 @@ from ekc.errors import ActuatorError, InvalidInput, RecordError
 from tests.devices.clocks.conditions import (
     DAMAGES,
     OTHER_UID,
-    Squatter,
-    SquatterKind,
+    HolderKind,
+    SocketHolder,
     fill_disk,
     make_read_only,
     mark_slow,
@@ -230,9 +230,9 @@ def test_lost_lease_that_cannot_be_written_again_goes_back(small_disk: ScriptedB
 
 @needs_root
 @pytest.mark.parametrize("kind", ["listens", "is silent", "has a full queue"])
-def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, kind: SquatterKind) -> None:
+def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, kind: HolderKind) -> None:
     messages: list[str] = []
-    squatter = Squatter(here.get_uuid(), kind)
+    holder = SocketHolder(here.get_uuid(), kind)
     try:
         with make_keeper(here, on_message=messages.append) as keeper:
             keeper.actuators[0].apply(LOW)
@@ -247,8 +247,8 @@ def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, 
         assert here.is_restored()
         assert lease_file.find_governor_pid(here.get_uuid()) is None
     finally:
-        squatter.close()
-    name = f"process {squatter.pid} of {OTHER}"
+        holder.close()
+    name = f"process {holder.pid} of {OTHER}"
     assert messages == [
         f"NVML, GPU 0 (Scripted GPU): {name} holds the socket of its governor; it may not, and is ignored"
     ]
@@ -256,17 +256,17 @@ def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, 
 
 @needs_root
 @pytest.mark.parametrize("kind", ["listens", "is silent", "has a full queue"])
-def test_restore_goes_on_beside_a_held_socket(here: ScriptedBoards, kind: SquatterKind) -> None:
+def test_restore_goes_on_beside_a_held_socket(here: ScriptedBoards, kind: HolderKind) -> None:
     here.set_state(0, sm_lock=[300, 900], limit_mw=150_000)
     lease_file.write_lease(make_lease(here.get_uuid()))
-    squatter = Squatter(here.get_uuid(), kind)
+    holder = SocketHolder(here.get_uuid(), kind)
     try:
         status, out = restore(here)
     finally:
-        squatter.close()
+        holder.close()
     assert status == 0
     assert "a label: previous settings are back; a label: process " in out
-    assert f"{squatter.pid} of {OTHER} holds" in out
+    assert f"{holder.pid} of {OTHER} holds" in out
     assert here.is_restored()
     assert here.read_limits() == LIMITS_BEFORE
 
@@ -307,13 +307,13 @@ def test_user_ignores_another_user_and_not_root(
 ) -> None:
     """As with zeusd, which lets users without rights set limits."""
     gpu = shared.get_uuid()
-    squatter = Squatter(gpu, uid=BOB)
+    holder = SocketHolder(gpu, uid=BOB)
     try:
         status, out = start_keeper_as(shared, ALICE)
     finally:
-        squatter.close()
+        holder.close()
     assert status == 0
-    assert f"process {squatter.pid} of uid {BOB} holds the socket of its governor; it may not" in out
+    assert f"process {holder.pid} of uid {BOB} holds the socket of its governor; it may not" in out
     assert shared.are_limits_back()
     see_boards(shared, monkeypatch)
     with make_keeper(shared):

@@ -73,24 +73,28 @@ class DaemonActuator:
         """Set all limits; where the lease was lost, take it again first. Raises `ActuatorError`, and
         `LimitTaken` for a limit that others have set."""
         end_s = time.monotonic() + RENEW_TIMEOUT_S
-        while not self.is_active():
+        while not self._set(settings):
             try:
                 self._renew_lease()
             except ActuatorError as problem:
                 if time.monotonic() > end_s:
                     raise DriverTrouble(str(problem)) from problem
                 time.sleep(RENEW_INTERVAL_S)
-        with self._lock:
-            self._requested_settings = settings
-            self._daemon_lease.set(self._gpu, self._bound_settings(settings))
         taken = [LIMIT_NAMES[x] for x in self.taken_limits() if getattr(settings, x) is not None]
         if taken:
             raise LimitTaken(f"{self.label}: {', '.join(taken)}: set by others, so it is not set any more")
 
     def reapply(self) -> None:
-        """Set the limits requested last once more; a request by another thread meanwhile wins."""
+        """Set the limits requested last once more; a request by another thread meanwhile wins. Raises
+        `DriverTrouble`."""
+        if not self._set():
+            raise DriverTrouble(f"{self.label}: the lease is over")
+
+    def _set(self, settings: Settings | None = None) -> bool:
+        """Set new limits, or once more those requested last; False where the lease is over."""
         with self._lock:
-            self._daemon_lease.set(self._gpu, self._bound_settings(self._requested_settings))
+            self._requested_settings = self._requested_settings if settings is None else settings
+            return self._daemon_lease.set(self._gpu, self._bound_settings(self._requested_settings))
 
     def is_active(self) -> bool:
         """Whether the daemon still holds our lease."""

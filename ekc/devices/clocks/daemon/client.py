@@ -140,22 +140,24 @@ class DaemonLease:
 
     def is_held(self) -> bool:
         """Ask the daemon whether the lease is still held; the question is also the sign of life."""
+        return self._request_if_held({"do": "beat"})
+
+    def set(self, gpu: str, settings: Settings) -> bool:
+        """Set all limits of one GPU; False where the lease is over. Raises `DriverTrouble` where the daemon
+        refuses: it may do it later."""
+        try:
+            return self._request_if_held({"do": "set", "gpu": gpu, "settings": asdict(settings)})
+        except ActuatorError as refusal:
+            raise DriverTrouble(str(refusal)) from refusal
+
+    def _request_if_held(self, message: dict[str, Any]) -> bool:
+        """Send a request; False where the lease is over, which `on_message` gets once."""
         with self._lock:
             try:
-                self._request({"do": "beat"})
+                self._request(message)
             except ConnectionEnded as end:
                 self._on_message(f"{end}; the lease is over, and is taken again")
             return self._connection is not None
-
-    def set(self, gpu: str, settings: Settings) -> None:
-        """Set all limits of one GPU. Raises `DriverTrouble`: the daemon may do it later."""
-        with self._lock:
-            try:
-                self._request({"do": "set", "gpu": gpu, "settings": asdict(settings)})
-            except (ConnectionEnded, ActuatorError) as end:
-                raise DriverTrouble(str(end)) from end
-            if self._connection is None:
-                raise DriverTrouble(f"{self._gpus[0].label}: the lease is over")
 
     def end(self) -> None:
         """Put the settings back and end the lease; returns when that is done. Raises `ActuatorError`."""

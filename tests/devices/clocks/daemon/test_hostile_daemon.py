@@ -12,8 +12,8 @@ from ekc.devices.clocks.daemon.callers import describe_user
 from tests.devices.clocks.conditions import (
     DAMAGES,
     OTHER_UID,
-    Squatter,
-    SquatterKind,
+    HolderKind,
+    SocketHolder,
     fill_disk,
     mount_small_disk,
     needs_root,
@@ -44,8 +44,8 @@ def set_as_client(daemon: RunningDaemon) -> UserProcess:
 
 
 @pytest.mark.parametrize("kind", ["listens", "is silent"])
-def test_clients_are_served_beside_a_held_socket(daemon: RunningDaemon, kind: SquatterKind) -> None:
-    squatter = Squatter(daemon.boards.get_uuid(), kind)
+def test_clients_are_served_beside_a_held_socket(daemon: RunningDaemon, kind: HolderKind) -> None:
+    holder = SocketHolder(daemon.boards.get_uuid(), kind)
     try:
         client = set_as_client(daemon)
         daemon.kill(with_guards=True)
@@ -56,9 +56,9 @@ def test_clients_are_served_beside_a_held_socket(daemon: RunningDaemon, kind: Sq
             "stale lease: NVML, GPU 0 (Scripted GPU): previous settings are back; NVML, GPU 0"
         )
     finally:
-        squatter.close()
+        holder.close()
     log = daemon.read_log()
-    named = f"process {squatter.pid} of {describe_user(OTHER_UID)} holds the socket of its governor"
+    named = f"process {holder.pid} of {describe_user(OTHER_UID)} holds the socket of its governor"
     assert log.count(named) == 2
     assert f"daemon: NVML, GPU 0 (Scripted GPU): {named}; it may not, and is ignored" in log
 

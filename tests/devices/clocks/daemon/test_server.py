@@ -76,6 +76,38 @@ def test_killed_daemon_is_restored_by_its_guard_and_serves_again(
     assert shared_daemon.boards.is_restored()
 
 
+LATE_SETTER = """
+import sys
+from ekc.devices.clocks import lease
+from ekc.devices.clocks.daemon.client import DaemonLease
+from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.open import choose_actuator
+lease.HEARTBEAT_INTERVAL_S = 60.0
+is_held, first_answers = DaemonLease.is_held, [True]
+DaemonLease.is_held = lambda self: first_answers.pop() if first_answers else is_held(self)
+with lease.LeaseKeeper([choose_actuator("daemon", sys.argv[1])]) as keeper:
+    print("leased", flush=True)
+    sys.stdin.readline()
+    keeper.actuators[0].apply(Settings(sm_mhz=900))
+    print("set", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_lease_that_ends_just_before_a_setting_is_taken_again(shared_daemon: RunningDaemon) -> None:
+    """As of a governor that a batch system has stopped between the question for its lease and the setting."""
+    setter = Client(shared_daemon, ["-c", LATE_SETTER, shared_daemon.boards.get_uuid()])
+    assert setter.read_line() == "leased"
+    shared_daemon.kill()
+    shared_daemon.start()
+    setter.process.stdin.write("\n")
+    setter.process.stdin.flush()
+    assert setter.read_line() == "set"
+    assert _is_set(shared_daemon.boards)
+    assert setter.end() == ""
+    assert shared_daemon.boards.is_restored()
+
+
 def test_killed_client_is_restored(shared_daemon: RunningDaemon, peer: UserProcess) -> None:
     os.kill(peer.pid, signal.SIGKILL)
     assert measure_seconds(shared_daemon.boards, ScriptedBoards.is_restored) < LIMIT_S
