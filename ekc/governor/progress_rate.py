@@ -157,8 +157,11 @@ def _measure_beats(
 
 
 def _skip_pauses(steps: Sequence[StepMark], pauses: Values) -> list[StepMark]:
-    """The steps at times without those of the pauses before them."""
-    at_s = shift_times(np.array([step.at_s for step in steps]), pauses)
+    """The steps at times without those of the pauses before them. Idle time in which steps end, such as those
+    that a resumed job skips, is no pause; one step before it may be noticed in it."""
+    at_s = np.array([step.at_s for step in steps])
+    is_inside = (at_s[:, None] > pauses[None, :, 0]) & (at_s[:, None] < pauses[None, :, 1])
+    at_s = shift_times(at_s, pauses[is_inside.sum(axis=0) < 2])
     return [replace(step, at_s=float(at)) for step, at in zip(steps, at_s, strict=True)]
 
 

@@ -214,8 +214,16 @@ def test_empty_and_constant_samples_have_no_pauses() -> None:
     nothing = SensorSamples(*np.zeros((5, 0)))
     assert len(find_pauses(nothing, 2.0)) == 0
     assert cut_pauses(nothing, 2.0) is nothing
-    still = SensorSamples(np.arange(0.0, 20.0, 0.1), *np.zeros((4, 200)))
-    assert len(cut_pauses(still, 2.0)) <= len(still)
+    still = SensorSamples(np.arange(0.0, 20.0, 0.1), *np.full((4, 200), 50.0))
+    assert cut_pauses(still, 2.0) is still
+
+
+def test_idle_time_in_which_steps_end_is_no_pause() -> None:
+    """A resumed job counts the steps that it skips, without the GPU."""
+    samples = pause(make_trace(0.5, 60.0, 1), 20.0, 50.0)
+    steps = [StepMark(at, 2 * at) for at in np.arange(21.0, 49.0, 0.5)]
+    rate, _ = measure_progress_rate(ProgressSource("steps", 0.5), samples, 1.0, steps)
+    assert rate.beats == pytest.approx(2.0)
 
 
 def test_noise_has_no_clear_tracked_period() -> None:

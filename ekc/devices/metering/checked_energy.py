@@ -1,9 +1,9 @@
 """Energy of a board by its counter, checked against its power readings; by the readings where the counter is
 wrong. Also the bounds of a power reading that is believed.
 
-A counter is wrong that runs backwards (it wrapped, or the driver was loaded again), jumps, stays the same,
-or differs from the power readings. It is not used again then, since the energy that it missed
-is in no later count.
+A counter is wrong that runs backwards (it wrapped, or the driver was loaded again), jumps, stays the same, or
+differs from the power readings. It is not used again then, since the energy that it missed is in no later
+count.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ MAX_GAP_S = 1.0
 
 
 def compute_max_power_w(cap_w: float | None) -> float:
-    """Watts above which a reading is not believed of a board with this power cap; None where it is
+    """Greatest power reading in watts that is believed of a board with this power cap, None where the cap is
     unknown."""
-    is_known = cap_w is not None and 0 < cap_w <= MAX_BOARD_W
-    return (1 + POWER_MARGIN) * cap_w if is_known and cap_w is not None else MAX_BOARD_W
+    if cap_w is None or not 0 < cap_w <= MAX_BOARD_W:
+        return MAX_BOARD_W
+    return (1 + POWER_MARGIN) * cap_w
 
 
 def is_believable_power(watts: float, max_power_w: float) -> bool:

@@ -122,7 +122,8 @@ class BoardEnergy:
     (`ekc.devices.metering.checked_energy`), then by the readings; `on_message` gets one line.
 
     `read_counter_j` is the counter, None where the card has none or the reading failed. Every recording is
-    added by `add_readings`. `max_power_w`: watts that the board draws at most.
+    added by `add_readings`. `read_max_power_w`: watts that the board draws at most, which a higher power cap
+    raises.
     """
 
     def __init__(
@@ -130,10 +131,11 @@ class BoardEnergy:
         read_counter_j: Callable[[], float | None],
         name: str,
         on_message: Callable[[str], None],
-        max_power_w: float = MAX_BOARD_W,
+        read_max_power_w: Callable[[], float] = lambda: MAX_BOARD_W,
     ) -> None:
         self._read_counter_j, self._name, self._on_message = read_counter_j, name, on_message
-        self._checked = CheckedEnergy(STALL_S, max_power_w)
+        self._read_max_power_w = read_max_power_w
+        self._checked = CheckedEnergy(STALL_S, read_max_power_w())
 
     def compute_joules(self, now_s: float) -> float:
         """Joules up to now, never less than before; only differences have a meaning."""
@@ -142,6 +144,8 @@ class BoardEnergy:
 
     def add_readings(self, time_s: Values, power_w: Values) -> None:
         """Add the power readings since the last call; NaN where a reading failed."""
+        if (power_w > self._checked.max_power_w).any():
+            self._checked.max_power_w = self._read_max_power_w()
         for at_s, watts in zip(time_s.tolist(), power_w.tolist(), strict=True):
             self._checked.add_power(at_s, watts)
         if len(time_s):

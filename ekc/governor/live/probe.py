@@ -53,7 +53,7 @@ class NvmlProbe:
     ) -> None:
         self._sensors = GovernorSensors(gpu)
         self._energy = BoardEnergy(
-            self._sensors.read_counter_j, self._sensors.name, on_message, self._sensors.read_max_power_w()
+            self._sensors.read_counter_j, self._sensors.name, on_message, self._sensors.read_max_power_w
         )
         self._on_message, self._has_warned = on_message, False
         self.label = f"NVML, {self._sensors.name}"

@@ -57,7 +57,7 @@ def test_wrong_counter_is_replaced_by_the_power_readings(name: str) -> None:
         true_j = 500.0 + MEAN_W * now
         return true_j if now <= FAULT_S else fault(true_j)
 
-    energy = BoardEnergy(count, "GPU 0", lines.append, compute_max_power_w(400.0))
+    energy = BoardEnergy(count, "GPU 0", lines.append, lambda: compute_max_power_w(400.0))
     joules = [energy.compute_joules(0.0)]
     for step in range(400):
         now = 0.2 * (step + 1)
@@ -85,7 +85,7 @@ def test_right_counter_is_used(seed: int) -> None:
     def count() -> float | None:
         return None if rng.random() < 0.1 else float(counted[100 * int(now)])
 
-    energy, now = BoardEnergy(count, "GPU 0", lines.append, compute_max_power_w(350.0)), 1.0
+    energy, now = BoardEnergy(count, "GPU 0", lines.append, lambda: compute_max_power_w(350.0)), 1.0
     while now < 350.0:
         seconds = rng.choice([0.2, 2.0, 20.0])
         at = np.arange(now, now + seconds, 0.1)
@@ -94,6 +94,18 @@ def test_right_counter_is_used(seed: int) -> None:
         energy.add_readings(at, watts)
         now += rng.choice([0.0, 0.0, 0.0, 7.0])
         energy.compute_joules(now)
+    assert lines == []
+
+
+def test_power_under_a_cap_that_was_raised_counts() -> None:
+    caps, lines = [300.0], list[str]()
+    energy = BoardEnergy(lambda: 500.0 * now, "GPU 0", lines.append, lambda: compute_max_power_w(caps[-1]))
+    now = 0.0
+    begin_j = energy.compute_joules(now)
+    caps.append(500.0)
+    for now in (10.0, 20.0, 30.0):
+        energy.add_readings(np.arange(now - 10.0, now, 0.1), np.full(100, 500.0))
+    assert energy.compute_joules(now) - begin_j == pytest.approx(15_000.0)
     assert lines == []
 
 
