@@ -16,11 +16,20 @@ tests/scripted/nvml): no GPU is touched. Each job gets one kind of failure and o
 | `3 %, lasting error` | 3 % of all calls | not supported, no permission, GPU is lost |
 | `lost` | all calls, from some time until the job's end | GPU is lost |
 
-Columns: jobs; those whose limits were back in time, without a lease left; those by `ekc govern --restore`,
-which counts where the output of the job has asked for it; those with the status of the job, with its output
-and no line that is no message of ekc; those that were governed: the control loop has set a limit, and did not
-end before the job. That is asked of the first four kinds. With `--quick`, jobs last seconds under a loop that
-sets random limits every few milliseconds (`tests/governor/restless_govern.py`), which an outage may end.
+Columns:
+
+- `jobs`: the number of jobs;
+- `back`: those whose limits were back in time, with no lease left;
+- `by --restore`: those that needed `ekc govern --restore` for that, which is right only where a message on
+  stderr named it;
+- `status`: those whose governor ended with the status of the job;
+- `output`: those with the output of the job, and nothing but messages of ekc on stderr;
+- `governed`: those whose control loop has set a limit, and did not end before the job. The first four kinds
+  must be governed.
+
+With `--quick`, jobs last seconds under a loop that sets random limits every few milliseconds
+(`tests/governor/restless_govern.py`). An outage may end that loop, so `governed` only says that it has set a
+clock.
 """
 
 from __future__ import annotations

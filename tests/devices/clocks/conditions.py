@@ -9,10 +9,10 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
@@ -20,6 +20,7 @@ OTHER_UID = 65534
 """User id without rights."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk or act as two users")
 HolderKind = Literal["listens", "is silent", "has a full queue"]
+HOLDER_KINDS = get_args(HolderKind)
 
 
 @contextmanager
@@ -66,7 +67,7 @@ def make_read_only(folder: Path) -> None:
     raise AssertionError("the disk stayed writable")
 
 
-def _become(make: Callable[[Path], object]) -> Callable[[Path], None]:
+def _replace_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     """Replace a lease file by something else, at once."""
 
     def replace(file: Path) -> None:
@@ -86,7 +87,7 @@ def _make_folder(file: Path) -> None:
 
 def _change_text(old: str, new: str) -> Callable[[Path], None]:
     def change(file: Path) -> None:
-        _become(lambda fresh: fresh.write_text(file.read_text().replace(old, new)))(file)
+        _replace_by(lambda fresh: fresh.write_text(file.read_text().replace(old, new)))(file)
 
     return change
 
@@ -94,15 +95,15 @@ def _change_text(old: str, new: str) -> Callable[[Path], None]:
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: os.truncate(file, 0),
     "deleted": Path.unlink,
-    "folder": _become(_make_folder),
-    "FIFO": _become(os.mkfifo),
-    "socket": _become(lambda fresh: os.mknod(fresh, 0o644 | stat.S_IFSOCK)),
-    "link to /dev/zero": _become(lambda fresh: fresh.symlink_to("/dev/zero")),
-    "link to nothing": _become(lambda fresh: fresh.symlink_to("nowhere")),
+    "folder": _replace_by(_make_folder),
+    "FIFO": _replace_by(os.mkfifo),
+    "socket": _replace_by(lambda fresh: os.mknod(fresh, 0o644 | stat.S_IFSOCK)),
+    "link to /dev/zero": _replace_by(lambda fresh: fresh.symlink_to("/dev/zero")),
+    "link to nothing": _replace_by(lambda fresh: fresh.symlink_to("nowhere")),
     "huge": lambda file: os.truncate(file, 8 << 30),
-    "deep JSON": _become(lambda fresh: fresh.write_text("[" * 16_000)),
-    "other JSON": _become(lambda fresh: fresh.write_text('{"version": 1, "id": 3}')),
-    "no text": _become(lambda fresh: fresh.write_bytes(bytes(range(256)))),
+    "deep JSON": _replace_by(lambda fresh: fresh.write_text("[" * 16_000)),
+    "other JSON": _replace_by(lambda fresh: fresh.write_text('{"version": 1, "id": 3}')),
+    "no text": _replace_by(lambda fresh: fresh.write_bytes(bytes(range(256)))),
     "limit of another kind": _change_text('"sm_mhz": null', '"sm_mhz": true'),
     "another GPU": _change_text("GPU-", "GPU-0"),
     "writable by others": lambda file: file.chmod(0o666),
@@ -111,9 +112,9 @@ if os.geteuid() == 0:
     DAMAGES["owner"] = lambda file: os.chown(file, OTHER_UID, OTHER_UID)
 
 
-def mark_slow(usual: Sequence[str]) -> list[Any]:
-    """All kinds of damage as parameters; all but the usual ones are slow tests."""
-    return [x if x in usual else pytest.param(x, marks=pytest.mark.slow) for x in DAMAGES]
+def mark_slow(kinds: Iterable[str], usual: Sequence[str]) -> list[Any]:
+    """All kinds as parameters; all but the usual ones are slow tests."""
+    return [x if x in usual else pytest.param(x, marks=pytest.mark.slow) for x in kinds]
 
 
 class SocketHolder:

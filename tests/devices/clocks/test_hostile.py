@@ -20,6 +20,7 @@ from ekc.devices.clocks.restore import restore_all
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 from tests.devices.clocks.conditions import (
     DAMAGES,
+    HOLDER_KINDS,
     OTHER_UID,
     HolderKind,
     SocketHolder,
@@ -92,7 +93,7 @@ def small_disk(here: ScriptedBoards) -> Iterator[ScriptedBoards]:
         yield here
 
 
-def spoil_disk(boards: ScriptedBoards, kind: str) -> None:
+def change_disk(boards: ScriptedBoards, kind: str) -> None:
     (fill_disk if kind == "full" else make_read_only)(boards.leases)
 
 
@@ -102,7 +103,7 @@ def test_limits_go_back_without_room_for_a_record(small_disk: ScriptedBoards, ki
     with make_keeper(small_disk) as keeper:
         actuator = keeper.actuators[0]
         actuator.apply(LOW)
-        spoil_disk(small_disk, kind)
+        change_disk(small_disk, kind)
         with pytest.raises(RecordError, match=f"{NO_ROOM[kind]}.*nothing was set"):
             actuator.apply(Settings(1200, 405, 105.0))
         assert small_disk.read_limits() == LOW_LIMITS
@@ -118,14 +119,11 @@ def test_limits_go_back_without_room_for_a_record(small_disk: ScriptedBoards, ki
 
 @needs_root
 @pytest.mark.parametrize("kind", NO_ROOM)
-@pytest.mark.parametrize("killed", ["none", "governor", "both"])
+@pytest.mark.parametrize("killed", ["governor", "both"])
 def test_full_and_read_only_folders_under_kills(small_disk: ScriptedBoards, kind: str, killed: str) -> None:
     governor = Governor(small_disk)
-    spoil_disk(small_disk, kind)
-    if killed == "none":
-        said = governor.end()
-    else:
-        said = governor.kill(*([governor.guard_pid] if killed == "both" else []))
+    change_disk(small_disk, kind)
+    said = governor.kill(*([governor.guard_pid] if killed == "both" else []))
     if killed == "both":
         assert small_disk.read_limits() == LOW_LIMITS
         status, said = restore(small_disk)
@@ -148,7 +146,7 @@ def test_folder_without_room_is_refused_before_anything_is_set(small_disk: Scrip
     assert not small_disk.read_calls()
 
 
-@pytest.mark.parametrize("kind", mark_slow(("empty", "folder", "FIFO", "link to /dev/zero")))
+@pytest.mark.parametrize("kind", mark_slow(DAMAGES, ("empty", "folder")))
 def test_damaged_lease_is_written_again(here: ScriptedBoards, kind: str) -> None:
     messages: list[str] = []
     file = lease_file.make_lease_path(here.get_uuid())
@@ -168,7 +166,7 @@ def test_damaged_lease_is_written_again(here: ScriptedBoards, kind: str) -> None
         assert (aside / "kept").exists()
 
 
-@pytest.mark.parametrize("kind", mark_slow(("deleted", "folder")))
+@pytest.mark.parametrize("kind", mark_slow(DAMAGES, ("deleted",)))
 def test_governor_that_ends_with_a_damaged_lease_restores(
     here: ScriptedBoards, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +180,7 @@ def test_governor_that_ends_with_a_damaged_lease_restores(
     assert here.is_restored()
 
 
-@pytest.mark.parametrize("kind", mark_slow(("empty", "folder")))
+@pytest.mark.parametrize("kind", mark_slow(DAMAGES, ("FIFO",)))
 def test_governor_that_is_killed_with_a_damaged_lease_is_restored(here: ScriptedBoards, kind: str) -> None:
     governor = Governor(here)
     DAMAGES[kind](lease_file.make_lease_path(here.get_uuid()))
@@ -229,7 +227,7 @@ def test_lost_lease_that_cannot_be_written_again_goes_back(small_disk: ScriptedB
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["listens", "is silent", "has a full queue"])
+@pytest.mark.parametrize("kind", mark_slow(HOLDER_KINDS, ("has a full queue",)))
 def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, kind: HolderKind) -> None:
     messages: list[str] = []
     holder = SocketHolder(here.get_uuid(), kind)
@@ -255,7 +253,7 @@ def test_socket_held_by_another_user_is_ignored_and_named(here: ScriptedBoards, 
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["listens", "is silent", "has a full queue"])
+@pytest.mark.parametrize("kind", mark_slow(HOLDER_KINDS, ("is silent",)))
 def test_restore_goes_on_beside_a_held_socket(here: ScriptedBoards, kind: HolderKind) -> None:
     here.set_state(0, sm_lock=[300, 900], limit_mw=150_000)
     lease_file.write_lease(make_lease(here.get_uuid()))

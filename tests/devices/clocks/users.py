@@ -27,18 +27,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedBoards]
     boards = ScriptedBoards(folder)
     (folder / "calls").touch()
     (folder / "calls").chmod(0o666)
-    make_folder(folder / "alice", ALICE)
-    make_folder(folder / "bob", BOB)
+    (folder / "alice").mkdir(mode=0o755)
+    os.chown(folder / "alice", ALICE, ALICE)
     yield boards
     shutil.rmtree(folder)
-
-
-def make_folder(path: Path, uid: int, mode: int = 0o755) -> Path:
-    """A folder of a user."""
-    path.mkdir()
-    os.chown(path, uid, uid)
-    path.chmod(mode)
-    return path
 
 
 def start_as(boards: ScriptedBoards, uid: int, *words: str, **extra: str) -> subprocess.Popen[str]:

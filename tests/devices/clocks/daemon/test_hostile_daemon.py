@@ -15,6 +15,7 @@ from tests.devices.clocks.conditions import (
     HolderKind,
     SocketHolder,
     fill_disk,
+    mark_slow,
     mount_small_disk,
     needs_root,
 )
@@ -43,7 +44,7 @@ def set_as_client(daemon: RunningDaemon) -> UserProcess:
     return client
 
 
-@pytest.mark.parametrize("kind", ["listens", "is silent"])
+@pytest.mark.parametrize("kind", mark_slow(("listens", "is silent"), ("listens",)))
 def test_clients_are_served_beside_a_held_socket(daemon: RunningDaemon, kind: HolderKind) -> None:
     holder = SocketHolder(daemon.boards.get_uuid(), kind)
     try:
@@ -63,7 +64,7 @@ def test_clients_are_served_beside_a_held_socket(daemon: RunningDaemon, kind: Ho
     assert f"daemon: NVML, GPU 0 (Scripted GPU): {named}; it may not, and is ignored" in log
 
 
-@pytest.mark.parametrize("killed", ["client", "daemon", "daemon and guard"])
+@pytest.mark.parametrize("killed", mark_slow(("client", "daemon", "daemon and guard"), ("daemon and guard",)))
 def test_full_disk_keeps_no_limit_set(daemon: RunningDaemon, killed: str) -> None:
     """The next daemon cannot serve, as its socket is to be on the same disk; it restores all the same."""
     client = set_as_client(daemon)
@@ -94,7 +95,7 @@ def test_nothing_of_the_daemon_can_be_written_by_others(daemon: RunningDaemon) -
     assert {x.name for x in daemon.boards.leases.iterdir() if x.is_dir()} == {"jobs"}
 
 
-@pytest.mark.parametrize("kind", ["empty", "FIFO", "folder"])
+@pytest.mark.parametrize("kind", mark_slow(("empty", "FIFO", "folder"), ("FIFO",)))
 def test_damaged_lease_of_the_daemon_is_written_again(daemon: RunningDaemon, kind: str) -> None:
     client = set_as_client(daemon)
     (file,) = daemon.boards.leases.glob("*.json")
