@@ -11,13 +11,17 @@ import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
-
 from ekc.governor.live.governed_job import CommandJob
 from ekc.governor.live.governor_process import govern_job
-from ekc.governor.policy import GovernorRequest, Policy
-from ekc.governor.protocols import Settings
-from ekc.governor.samples import SensorSamples
+
+# As `ekc govern`, before NumPy: its threads would not block the signals that the governor reads.
+job = CommandJob(sys.argv[1:])
+
+import numpy as np  # noqa: E402
+
+from ekc.governor.policy import GovernorRequest, Policy  # noqa: E402
+from ekc.governor.protocols import Settings  # noqa: E402
+from ekc.governor.samples import SensorSamples  # noqa: E402
 
 
 def make_probe(gpu, is_running):
@@ -53,7 +57,6 @@ def set_random_limits(probe, actuator, hear):
         probe.record(random.uniform(0.0, 0.02))
 
 
-job = CommandJob(sys.argv[1:])
 listener = SimpleNamespace(
     on_event=lambda *event: None,
     on_samples=lambda log: None,
