@@ -64,6 +64,8 @@ KINDS = {
 }
 GOVERNED = ("3 %", "3 %, set first", "settings, set first", "outage")
 """Kinds under which a job must be governed."""
+LATER = ("outage", "settings to the end", "lost")
+"""Kinds whose failures do not begin with the job."""
 JOB = "import sys, time; print('begun', flush=True); time.sleep({}); print('job done'); sys.exit({})"
 BACK_S, GUARD_S = 5.0, 20.0
 """Seconds in which limits must be back after the end of the job; of its guard, after that of the failure."""
@@ -78,11 +80,12 @@ class Scale:
 
     job_s: float
     begin_s: tuple[float, float]
-    """Range of the time at which a failure begins that does not hold from the start."""
+    """Range of the time at which a failure begins that does not hold from the start: after the start of the
+    governor, in a quick run after its first setting."""
     outage_s: tuple[float, float]
 
 
-FULL, QUICK = Scale(110.0, (0.0, 12.0), (0.5, 8.0)), Scale(8.0, (3.0, 6.0), (0.2, 1.0))
+FULL, QUICK = Scale(110.0, (0.0, 12.0), (0.5, 8.0)), Scale(8.0, (0.0, 0.5), (0.2, 1.0))
 
 
 @dataclass
@@ -116,12 +119,18 @@ def run_job(kind: str, error: str, seed: int, is_quick: bool) -> Case:
     status = rng.choice([0, 0, 7])
     with tempfile.TemporaryDirectory() as folder:
         boards = ScriptedBoards(Path(folder))
-        fail_calls(boards, kind, error, scale, rng)
+        start_s = time.time()
+        begins_later = is_quick and kind in LATER
+        if not begins_later:
+            fail_calls(boards, kind, error, scale, rng, start_s)
         command = [sys.executable, "-c", JOB.format(scale.job_s, status)]
         events = boards.folder / "events"
         head = ["-m", "ekc", "govern", "--json", str(events), "--"]
         words = [str(ROOT / "tests" / "governor" / "restless_govern.py")] if is_quick else head
         process = boards.start_python(*words, *command, start_new_session=True)
+        if begins_later:
+            boards.wait_for(_has_set_clock, scale.job_s)
+            fail_calls(boards, kind, error, scale, rng, start_s)
         out, err = process.communicate()
         boards.update_script(lost=False)
         waits_for_guard = kind == "settings to the end"
@@ -146,10 +155,11 @@ def run_job(kind: str, error: str, seed: int, is_quick: bool) -> Case:
         )
 
 
-def fail_calls(boards: ScriptedBoards, kind: str, error: str, scale: Scale, rng: random.Random) -> None:
-    """Script the failures of one job, which starts now."""
-    now = time.time()
-    begin_s = now + rng.uniform(*scale.begin_s)
+def fail_calls(
+    boards: ScriptedBoards, kind: str, error: str, scale: Scale, rng: random.Random, start_s: float
+) -> None:
+    """Script the failures of one job; its governor starts at `start_s`, Unix time in seconds."""
+    begin_s = time.time() + rng.uniform(*scale.begin_s)
     trouble: dict[str, Any] = {"code": getattr(pynvml, f"NVML_ERROR_{error}"), "share": 0.03, "from": 0.0}
     trouble |= {"until": NEVER, "only_set": False, "takes_effect": kind.endswith("set first")}
     if kind == "settings, set first":
@@ -158,7 +168,7 @@ def fail_calls(boards: ScriptedBoards, kind: str, error: str, scale: Scale, rng:
         trouble |= {"share": 1.0, "from": begin_s, "until": begin_s + rng.uniform(*scale.outage_s)}
     elif kind == "settings to the end":
         # The job begins some time after its governor; the failure ends about 2 s after the job.
-        end_s = now + scale.job_s + 3.0
+        end_s = start_s + scale.job_s + 3.0
         trouble |= {"share": 1.0, "only_set": True, "from": max(begin_s, end_s - 60.0), "until": end_s}
     elif kind == "lost":
         trouble |= {"share": 1.0, "from": begin_s}
@@ -168,11 +178,15 @@ def fail_calls(boards: ScriptedBoards, kind: str, error: str, scale: Scale, rng:
 def _is_governed(boards: ScriptedBoards, events: Path, is_quick: bool) -> bool:
     """Whether the control loop has set a limit, and did not end before the job."""
     if is_quick:
-        return any("Locked" in call[2] for call in boards.read_calls())
+        return _has_set_clock(boards)
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     is_set = any(x["event"] == "Applied" and x["settings"]["sm_mhz"] is not None for x in lines)
     reports = lines[-1].get("reports") if lines else None
     return is_set and bool(reports) and all(one["problem"] is None for one in reports or ())
+
+
+def _has_set_clock(boards: ScriptedBoards) -> bool:
+    return any("Locked" in call[2] for call in boards.read_calls())
 
 
 def _is_message(line: str) -> bool:

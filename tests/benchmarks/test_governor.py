@@ -181,7 +181,7 @@ def test_verdicts_follow_from_the_figures(run: Run) -> None:
 
 def test_limits_are_back_under_a_driver_that_fails(run: Run) -> None:
     """One short job of each kind of failure, under a loop that sets limits all the time."""
-    text, figures = run("governor.driver_errors", "--quick", "--jobs", "7", "--parallel", "4", "--seed", "4")
+    text, figures = run("governor.driver_errors", "--quick", "--jobs", "7", "--parallel", "7", "--seed", "4")
     assert "scripted NVML, 7 jobs, seed 4" in text
     assert [line["kind"] for line in figures["lines"]] == list(driver_errors.KINDS)
     for line in figures["lines"]:
