@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -186,12 +187,19 @@ The package onnx {version} ships {count} cases: nodes of one operator, and small
 
 {table}
 
-A case counts as right where the outputs are those that onnx expects. Inputs after the first may be
-[values](../how-to/models.md). *Opaque* is a node that ekc has no kind for: it stays with the framework, and
-`Model.uncovered` has the reason. *Refused* is a model that cannot be read, with one line that says
-why. The last three columns are faults of ekc.
+| outcome | meaning |
+| --- | --- |
+| right | the outputs are those that onnx expects |
+| opaque | ekc has no kind of node for it; it stays with the framework, and `Model.uncovered` has the reason |
+| refused | the model cannot be read, and one line says why |
+| wrong, internal error, crash | faults of ekc |
+
+Where a case is not right, it is read again with [values](../how-to/models.md) for the inputs after the first.
 
 ## Operators that are left out
+
+*No kind of node*: ekc does not know this operator. Other reasons name what it does not know of the operator,
+or of the model. NAME is the name of a node or value in the file of the case.
 
 {rows}
 """
@@ -211,7 +219,7 @@ def write_page(groups: Mapping[str, Sequence[Outcome]]) -> str:
         version=onnx.__version__,
         count=f"{len(outcomes):,}",
         table=table,
-        rows=format_markdown(("operator", "cases", "", "reason"), rows),
+        rows=format_markdown(("operator", "cases", "outcome", "reason"), rows),
     )
 
 
@@ -220,11 +228,7 @@ def shorten_reason(outcome: Outcome) -> str:
     text = outcome.reason.removeprefix(f"{outcome.name}: ").removeprefix(f"{outcome.operator}: ")
     for mark in ("; give for example", "; ekc needs", "; cast to", "; read the model"):
         text = text.partition(mark)[0]
-    words = [
-        "NAME" if word.strip("',:()").startswith(("_", "test_")) or word.startswith("'") else word
-        for word in text.split()
-    ]
-    return " ".join(words)
+    return re.sub(r"'[^']*'|\b(test)?_\w+", "NAME", text)
 
 
 main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, add_options)

@@ -220,16 +220,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 PAGE_HEAD = """# Conformance of the PyTorch reader
 
-PyTorch {version} has samples of calls of its operators, `op_db`. {count} of them, drawn with the seed {seed},
-were read as `ekc.models.from_torch` does: at most one for each operator or variant that takes float32. The
-graph and its layers were evaluated in NumPy. The module of `ekc.torch.compile` was run without kernels. This
-page is made by `python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
+PyTorch {version} has a list of samples for its tests, `op_db`: calls of its operators with arguments. Of
+these, {count} were drawn with the seed {seed} and read as `ekc.models.from_torch` does: at most one for each
+operator or variant that takes float32. Three results were compared with PyTorch: the graph evaluated in
+NumPy, its layers evaluated in NumPy, and the module of `ekc.torch.compile`, run without kernels. This page
+is made by
+`python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
 
 {table}
 
-A sample counts as right where all three give the results of PyTorch. *Opaque* is an operator that ekc has no
-kind for: it stays with PyTorch, and `Model.uncovered` has the reason. *Refused* is a module that cannot be
-read, with one line that says why. The last three columns are faults of ekc.
+| outcome | meaning |
+| --- | --- |
+| right | all three give the results of PyTorch |
+| opaque | ekc has no kind of node for it; it stays with PyTorch, and `Model.uncovered` has the reason |
+| refused | the module cannot be read, and one line says why |
+| wrong, internal error, crash | faults of ekc |
 
 ## Operators without a kind of node
 
@@ -257,7 +262,7 @@ def write_page(outcomes: Sequence[Outcome], seed: int) -> str:
         table=format_markdown(tuple(counts), [[str(count) for count in counts.values()]]),
         unknown=textwrap.fill(", ".join(unknown), 110),
         rows=format_markdown(
-            ("operator", "", "reason"),
+            ("operator", "outcome", "reason"),
             [(f"`{name}`", verdict, reason) for name, verdict, reason, _ in found if reason != NO_KIND],
         ),
     )
