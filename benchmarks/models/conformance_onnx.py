@@ -228,7 +228,7 @@ def shorten_reason(outcome: Outcome) -> str:
     text = outcome.reason.removeprefix(f"{outcome.name}: ").removeprefix(f"{outcome.operator}: ")
     for mark in ("; give for example", "; ekc needs", "; cast to", "; read the model"):
         text = text.partition(mark)[0]
-    return re.sub(r"'[^']*'|\b(test)?_\w+", "NAME", text)
+    return re.sub(r"'[^'\s]*('|\.\.\.)|\b(test)?_\w+", "NAME", text)
 
 
 main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, add_options)
