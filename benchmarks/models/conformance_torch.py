@@ -260,7 +260,7 @@ def write_page(outcomes: Sequence[Outcome], seed: int) -> str:
         count=len(outcomes),
         seed=seed,
         table=format_markdown(tuple(counts), [[str(count) for count in counts.values()]]),
-        unknown=textwrap.fill(", ".join(unknown), 110),
+        unknown=textwrap.fill(", ".join(unknown), 96),
         rows=format_markdown(
             ("operator", "outcome", "reason"),
             [(f"`{name}`", verdict, reason) for name, verdict, reason, _ in found if reason != NO_KIND],
@@ -275,7 +275,7 @@ def shorten_reason(outcome: Outcome) -> str:
         text = text.partition(mark)[0]
     text = re.sub(r"^(module|to|to_copy|tensors_\d|[a-z_0-9]+( \([a-zA-Z0-9_.]+\))?): ", "", text)
     text = re.sub(r"^Call writes to .* when", "it writes to its input when", text)
-    text = re.sub(r"^(aten|prims)\.[a-zA-Z0-9_.]+: ", "", text) if outcome.verdict == "opaque" else text
+    text = re.sub(r"^\w+(\.\w+)+: ", "", text) if outcome.verdict == "opaque" else text
     return text.replace("export Call", "export it")
 
 
