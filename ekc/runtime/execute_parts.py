@@ -167,10 +167,8 @@ def execute_blocks(
     expected: ReferenceEvaluator,
     trees: Sequence[LaunchTree],
     blocks: Sequence[NDArray[np.int64]],
-    sanitize: bool = True,
 ) -> list[tuple[WrittenOutput, Report]]:
-    """Elements that the chosen `blocks` (linear numbers) of each launch write to its output, and the report,
-    which has no findings unless `sanitize`.
+    """Elements that the chosen `blocks` (linear numbers) of each launch write to its output, and the report.
 
     As in `execute`: the reference replaces the output of earlier blocks that did not run; an output starts as
     blanks, and is written twice where it has integers.
@@ -181,7 +179,7 @@ def execute_blocks(
     found = []
     for one, tree, chosen in zip(compiled.launches, trees, blocks, strict=True):
         spec = op.tensors[one.arguments[-1]]
-        written, report = _run_launch(compiled, one, memory, spec, chosen, sanitize)
+        written, report = _run_launch(compiled, one, memory, spec, chosen)
         found.append((written, report))
         if len(found) < len(trees):
             memory[spec.name] = OverlaidPages(
@@ -196,12 +194,11 @@ def _run_launch(
     memory: Mapping[str, PagedSource],
     spec: TensorSpec,
     blocks: NDArray[np.int64],
-    sanitize: bool,
 ) -> tuple[WrittenOutput, Report]:
     earlier_output = memory.get(spec.name)
     blanks: list[PagedSource] = [BlankPages(spec, word) for word in BLANK_WORDS[spec.dtype.name]]
     outputs = [OutputPages(spec, start) for start in (blanks if earlier_output is None else [earlier_output])]
-    runs = [_run_from_start(compiled, launch_spec, memory, output, blocks, sanitize) for output in outputs]
+    runs = [_run_from_start(compiled, launch_spec, memory, output, blocks) for output in outputs]
     written = reduce(WrittenOutput.merge, (output for output, _ in runs))
     return written, runs[0][1]
 
@@ -212,7 +209,6 @@ def _run_from_start(
     memory: Mapping[str, PagedSource],
     output: OutputPages,
     blocks: NDArray[np.int64],
-    sanitize: bool,
 ) -> tuple[WrittenOutput, Report]:
     report = launch(
         compiled.ptx,
@@ -222,7 +218,6 @@ def _run_from_start(
         args=[*(memory[name] for name in launch_spec.arguments[:-1]), output],
         dynamic_shared=launch_spec.shared_bytes,
         blocks=blocks,
-        sanitize=sanitize,
         max_instructions=compute_instruction_limit(compiled, launch_spec),
         argument_names=launch_spec.arguments,
     )
