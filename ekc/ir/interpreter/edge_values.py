@@ -27,6 +27,7 @@ from ekc.ir.interpreter.tolerance import (
     TensorPart,
     estimate_rounding,
     find_read_indices,
+    overflow_to_infinity,
 )
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import (
@@ -37,7 +38,7 @@ from ekc.ir.random_arrays import (
     count_factors,
     find_positions,
 )
-from ekc.ir.reference import evaluate_pointwise
+from ekc.ir.reference import FLOAT64, evaluate_pointwise
 
 Array = NDArray[Any]
 
@@ -223,9 +224,9 @@ class EdgeReference:
             is_exact = np.full(right.shape, reference.tolerance == 0)
             return right, np.asarray(0.5 + reference.choice_tolerances), is_exact
         low = [
-            _evaluate_low(self.exact, compute, where, unstored, 1),
-            _evaluate_low(self._inexact, compute, where, unstored, -1),
-            self._inexact.evaluate_at(compute, where, unstored).values,
+            _evaluate_in_order(self.exact, compute, where, unstored, 1),
+            _evaluate_in_order(self._inexact, compute, where, unstored, -1),
+            _evaluate_in_order(self._inexact, compute, where, unstored, 1, FLOAT64),
         ]
         spread = np.maximum.reduce([np.abs(one - right) for one in low])
         smallest = 16 * float(np.finfo(np.float32).tiny)
@@ -239,28 +240,35 @@ class EdgeReference:
 
     def _depends(self, compute: Compute, where: AxisIndices, unstored: set[str]) -> Array:
         """Whether each element depends on the infinite inputs, or is infinite without them."""
-        one, other = (e.evaluate_at(compute, where, unstored).values for e in self._replaced)
+        one, other = (_evaluate_in_order(e, compute, where, unstored, 1, FLOAT64) for e in self._replaced)
         return np.asarray((one != other) | (np.isinf(one) & np.isinf(other)))
 
 
-def _evaluate_low(
-    evaluator: ReferenceEvaluator, compute: Compute, where: AxisIndices, unstored: set[str], step: int
+def _evaluate_in_order(
+    evaluator: ReferenceEvaluator,
+    compute: Compute,
+    where: AxisIndices,
+    unstored: set[str],
+    step: int,
+    dtype: np.dtype[Any] | None = None,
 ) -> Array:
-    """A compute in the type of its accumulator; the sums in the order of their axes, or for -1 in reverse."""
+    """A compute in a type, results not rounded to that in which they are stored; without one in that of its
+    accumulator, and rounded. The sums are in the order of their axes, or for a `step` of -1 in reverse."""
     tensors = dict(evaluator.inputs)
     for name in dict.fromkeys(x.tensor for x in ex.find_loads(compute.body)):
         if name in evaluator.producers:
             producer = evaluator.producers[name]
             indices = find_read_indices(compute, producer.output, where)
             part = dict(zip((a.name for a in producer.spatial_axes), indices, strict=True))
-            values = _evaluate_low(evaluator, producer, part, unstored, step)
+            values = _evaluate_in_order(evaluator, producer, part, unstored, step, dtype)
             tensors[name] = TensorPart(producer.output.shape, indices, values)
     ranges = {**where, **{a.name: np.arange(a.extent)[::step] for a in compute.reduction_axes}}
     acc = compute.acc_dtype
-    kind = np.dtype(np.float64) if acc.is_integer else np.dtype(acc.numpy_dtype)
+    kind = dtype or (FLOAT64 if acc.is_integer else np.dtype(acc.numpy_dtype))
     values = evaluate_pointwise(compute, tensors, ranges, kind)
     if compute.output.name not in unstored and not compute.output.dtype.is_integer:
-        values = values.astype(compute.output.dtype.numpy_dtype)
+        stored = compute.output.dtype
+        values = overflow_to_infinity(values, stored) if dtype else values.astype(stored.numpy_dtype)
     return values.astype(np.float64)
 
 
