@@ -220,7 +220,7 @@ def _parse_number(text: str) -> object:
 
 def _parse_option(name: str, text: str) -> object:
     """Parse the value of an option. Raises `InvalidInput` for numbers with commas between them."""
-    if re.fullmatch(r"\W*\d+(\s*,\s*\d+)+\W*", text):
+    if re.fullmatch(r"[^\w-]*\d+(\s*,\s*\d+)+\W*", text):
         near = "x".join(re.findall(r"\d+", text))
         raise InvalidInput(
             f"--{name.replace('_', '-')}: {text!r} is not written as 3x5; did you mean {near}?"
