@@ -1,4 +1,4 @@
-"""Samples of PyTorch's own operator database, `op_db`, read by ekc and held against PyTorch.
+"""Conformance of the PyTorch reader with samples of PyTorch's own operator database, `op_db`.
 
     python -m benchmarks.models.conformance_torch [--seed 0] [--samples 515] [--page FILE]
 
@@ -192,10 +192,10 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
-def run(limit: int | None, seed: int, only: str = "") -> list[Outcome]:
-    """The outcomes of `limit` samples, 515 unless given, that the seed draws."""
+def run(count: int, seed: int, only: str = "") -> list[Outcome]:
+    """The outcomes of at most `count` samples that the seed draws, of operators with `only` in their name."""
     warnings.simplefilter("ignore")
-    return [judge_case(case) for case in draw_cases(seed, limit or 515, only)]
+    return [judge_case(case) for case in draw_cases(seed, count, only)]
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def nothing_model() -> Model:
     ("make", "message"),
     [
         (complex_model, "graph: input 'x': tensors of type complex64 are not supported; cast to float32"),
-        (sequence_model, "graph: input 'x' is of type sequence; only tensors are supported"),
+        (sequence_model, "graph: input 'x' has the type sequence; only tensors are supported"),
         (
             broken_model,
             "graph: onnx.checker refuses the model: Nodes in a graph must be topologically",
