@@ -1,4 +1,4 @@
-"""Limits for files from somebody else: bytes that are read or unpacked, values of a text, nodes."""
+"""Limits on files that may be damaged or made to do harm: bytes read or unpacked, values of a text, nodes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class UnpackBudget:
 
 
 def read_plain_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
-    """Read a file whole. Raises `OSError`, also for a pipe or a device, which may never end, and for more
-    bytes than `most`."""
+    """Read a whole file. Raises `OSError`, also for a pipe or a device, which may never end, and for more
+    than `most` bytes."""
     # A pipe without a writer is opened at once this way, instead of never.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -70,7 +70,7 @@ def parse_json(text: str | bytes) -> Any:
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises `ValueError` for text that is none, is nested too deeply, or has more
     than `MAX_TOML_BYTES`."""
-    if len(text) > MAX_TOML_BYTES:
+    if len(text.encode()) > MAX_TOML_BYTES:
         raise ValueError(f"it has more than {format_bytes(MAX_TOML_BYTES)}")
     try:
         return tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""Samples of PyTorch's own operator database, `op_db`, read by ekc and held against PyTorch.
+"""Conformance of the PyTorch reader with samples of PyTorch's own operator database, `op_db`.
 
     python -m benchmarks.models.conformance_torch [--seed 0] [--samples 515] [--page FILE]
 
@@ -192,10 +192,10 @@ def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return tensor.numpy()
 
 
-def run(limit: int | None, seed: int, only: str = "") -> list[Outcome]:
-    """The outcomes of `limit` samples, 515 unless given, that the seed draws."""
+def run(count: int, seed: int, only: str = "") -> list[Outcome]:
+    """The outcomes of at most `count` samples that the seed draws, of operators with `only` in their name."""
     warnings.simplefilter("ignore")
-    return [judge_case(case) for case in draw_cases(seed, limit or 515, only)]
+    return [judge_case(case) for case in draw_cases(seed, count, only)]
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -220,16 +220,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 PAGE_HEAD = """# Conformance of the PyTorch reader
 
-PyTorch {version} has samples of calls of its operators, `op_db`. {count} of them, drawn with the seed {seed},
-were read as `ekc.models.from_torch` does: at most one for each operator or variant that takes float32. The
-graph and its layers were evaluated in NumPy. The module of `ekc.torch.compile` was run without kernels. This
-page is made by `python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
+PyTorch {version} has a list of samples for its tests, `op_db`: calls of its operators with arguments. Of
+these, {count} were drawn with the seed {seed} and read as `ekc.models.from_torch` does: at most one for each
+operator or variant that takes float32. Three results were compared with PyTorch: the graph evaluated in
+NumPy, its layers evaluated in NumPy, and the module of `ekc.torch.compile`, run without kernels. This page
+is made by
+`python -m benchmarks.models.conformance_torch --seed {seed} --samples {count} --page FILE`.
 
 {table}
 
-A sample counts as right where all three give the results of PyTorch. *Opaque* is an operator that ekc has no
-kind for: it stays with PyTorch, and `Model.uncovered` has the reason. *Refused* is a module that cannot be
-read, with one line that says why. The last three columns are faults of ekc.
+| outcome | meaning |
+| --- | --- |
+| right | all three give the results of PyTorch |
+| opaque | ekc has no kind of node for it; it stays with PyTorch, and `Model.uncovered` has the reason |
+| refused | the module cannot be read, and one line says why |
+| wrong, internal error, crash | faults of ekc |
 
 ## Operators without a kind of node
 
@@ -255,9 +260,9 @@ def write_page(outcomes: Sequence[Outcome], seed: int) -> str:
         count=len(outcomes),
         seed=seed,
         table=format_markdown(tuple(counts), [[str(count) for count in counts.values()]]),
-        unknown=textwrap.fill(", ".join(unknown), 110),
+        unknown=textwrap.fill(", ".join(unknown), 96),
         rows=format_markdown(
-            ("operator", "", "reason"),
+            ("operator", "outcome", "reason"),
             [(f"`{name}`", verdict, reason) for name, verdict, reason, _ in found if reason != NO_KIND],
         ),
     )
@@ -270,7 +275,7 @@ def shorten_reason(outcome: Outcome) -> str:
         text = text.partition(mark)[0]
     text = re.sub(r"^(module|to|to_copy|tensors_\d|[a-z_0-9]+( \([a-zA-Z0-9_.]+\))?): ", "", text)
     text = re.sub(r"^Call writes to .* when", "it writes to its input when", text)
-    text = re.sub(r"^(aten|prims)\.[a-zA-Z0-9_.]+: ", "", text) if outcome.verdict == "opaque" else text
+    text = re.sub(r"^\w+(\.\w+)+: ", "", text) if outcome.verdict == "opaque" else text
     return text.replace("export Call", "export it")
 
 

@@ -71,7 +71,7 @@ def collect_bundle(
     known = measured if targets is None else rows
     conditions = list(dict.fromkeys(c for groups in known.values() for c in groups))
     boards = find_boards(conditions, targets, records)
-    is_asked = operators is not None
+    is_asked, asked = operators is not None, [one.op for one in operators or ()]
     if operators is None:
         operators = [name_recorded(read_operator(text, records)) for text in measured]
     collector = _Collector(name, str(records), boards, rows, rule, any_toolchain, is_asked)
@@ -79,9 +79,10 @@ def collect_bundle(
     for board in boards:
         if not any(k.board == board for f in functions for s in f.shapes for k in s.kernels):
             raise InvalidInput(
-                f"--targets: {records} has no schedule on {board.label} that was measured with the "
-                f"compiler and simulator here{collector.describe_others([board])}; "
-                "run ekc tune with --records"
+                f"--targets: {records} has no schedule{' of the layers' * is_asked} on {board.label} that "
+                "was measured with the compiler and simulator here"
+                f"{collector.describe_others([board], asked)}; run ekc tune with --records, or choose other "
+                "--targets"
             )
     return CollectedBundle(Bundle(name, version, boards, functions), tuple(collector.missing))
 
@@ -132,13 +133,13 @@ class _Collector:
             for board in self.boards:
                 own = self._collect_kernels(plan.name, op, board)
                 if not own:
-                    reason = self.describe_others([board], op)
+                    reason = self.describe_others([board], [op])
                     self.missing.append(f"{title}: no kernel for {board.label}{reason}")
                 kernels += own
             if not kernels and self.is_asked:
                 raise InvalidInput(
                     f"{title}: no measured schedule in {self.records} on "
-                    f"{' or '.join(b.label for b in self.boards)}{self.describe_others(self.boards, op)}; "
+                    f"{' or '.join(b.label for b in self.boards)}{self.describe_others(self.boards, [op])}; "
                     "run ekc tune with --records"
                 )
             self._kernels[op.digest] = tuple(kernels)
@@ -156,10 +157,11 @@ class _Collector:
         choices = choices if is_here else [_mark_conditions(choice, chosen) for choice in choices]
         return [build_kernel(self.name, function, choice, board, limits) for choice in choices]
 
-    def describe_others(self, boards: Sequence[TargetBoard], op: Operator | None = None) -> str:
-        """Middle of a message: that all schedules failed which were tried here on these boards, or the other
-        conditions under which some were measured; of one operator if it is given. "" without any."""
-        wanted = self.rows.keys() if op is None else {to_canonical_json(op.to_json())}
+    def describe_others(self, boards: Sequence[TargetBoard], operators: Sequence[Operator]) -> str:
+        """Middle of a message about operators, all of the file if none is given, that have no kernel for some
+        boards: how many schedules failed here, or other conditions under which some were measured. "" without
+        any."""
+        wanted = {to_canonical_json(op.to_json()) for op in operators} or self.rows.keys()
         labels = {board.label: board for board in boards}
         own = [
             (conditions, rows)
@@ -173,7 +175,7 @@ class _Collector:
         )
         if failures:
             counts = ", ".join(f"{count} {status}" for status, count in failures.most_common())
-            return f": all {failures.total()} that were tried with these failed ({counts})"
+            return f": all {failures.total()} schedules that were tried here failed ({counts})"
         others = [conditions for conditions, rows in own if _find_measured({conditions: rows})]
         return f", only under {others[-1]}, which --any-toolchain takes" if others else ""
 

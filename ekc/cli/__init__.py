@@ -7,7 +7,7 @@ import sys
 try:
     from ekc.cli.main import main
 except KeyboardInterrupt:
-    # Ctrl-C while modules are imported, before `main` can tell.
+    # Ctrl-C while modules are imported, before `main` can report it.
     sys.stderr.write("ekc: interrupted\n")
     sys.exit(130)
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _SHAPE_PATTERN = re.compile(r"\d+(x\d+)*\Z")
+_VALUE_PREFIX = "value:"
+"""Prefix of the value of an input, in place of a shape."""
 _PADDING_PATTERN = re.compile(r"(?=.*:)\d+(:\d+)?(x\d+(:\d+)?)*\Z")
 """Padding before and after each dimension: 1:2x0:1."""
 _OPTION_HELP = {
@@ -114,12 +116,12 @@ class OperatorRequest:
             if not self.extents:
                 raise InvalidInput(f"{self.kind}: shape missing; write {self.kind} 128x64")
             return build_operator(self.kind, self.options, *map(_parse_shape, self.extents))
-        self._check_extents(self.kind)
+        self._check_numbers(self.kind)
         return build_operator(self.kind, self.options, *map(_parse_number, self.extents))
 
-    def _check_extents(self, kind: str) -> None:
-        """Raise `InvalidInput` for extents that are no whole numbers, too many or too few. The message has
-        the form of the command line."""
+    def _check_numbers(self, kind: str) -> None:
+        """Raise `InvalidInput` for extents that are no whole numbers, and for missing ones or options. The
+        message shows how the command line is written."""
         parameters = inspect.signature(find_factory(kind)).parameters.values()
         needed = {p.name: p.kind is p.KEYWORD_ONLY for p in parameters if p.default is p.empty}
         places = [name for name, is_option in needed.items() if not is_option]
@@ -134,10 +136,6 @@ class OperatorRequest:
         if missing:
             names = ", ".join(flags.get(name, name) for name in missing)
             raise InvalidInput(f"{kind}: {names} missing; write {form}")
-
-
-VALUE_PREFIX = "value:"
-"""Prefix of the value of an input, in place of a shape."""
 
 
 def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,8 +185,8 @@ def parse_inputs(inputs: tuple[str, ...]) -> dict[str, object]:
             raise InvalidInput(f"--input: {one!r} is not written as bias=768")
         if name in shapes or name in values:
             raise InvalidInput(f"--input: {name} is given twice")
-        if text.startswith(VALUE_PREFIX):
-            values[name] = _parse_value(text.removeprefix(VALUE_PREFIX))
+        if text.startswith(_VALUE_PREFIX):
+            values[name] = _parse_value(text.removeprefix(_VALUE_PREFIX))
         else:
             shapes[name] = _parse_shape(text)
     return {key: found for key, found in (("inputs", shapes), ("values", values)) if found}
@@ -222,7 +220,7 @@ def _parse_number(text: str) -> object:
 
 def _parse_option(name: str, text: str) -> object:
     """Parse the value of an option. Raises `InvalidInput` for numbers with commas between them."""
-    if re.fullmatch(r"\W*\d+(\s*,\s*\d+)+\W*", text):
+    if re.fullmatch(r"[^\w-]*\d+(\s*,\s*\d+)+\W*", text):
         near = "x".join(re.findall(r"\d+", text))
         raise InvalidInput(
             f"--{name.replace('_', '-')}: {text!r} is not written as 3x5; did you mean {near}?"

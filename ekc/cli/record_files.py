@@ -235,10 +235,10 @@ def _explain_statuses(statuses: Mapping[str, str]) -> list[str]:
 def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) -> None:
     """Print every row of one schedule, and its steps."""
     from ekc.search.database.listing import list_measurement
-    from ekc.search.database.query import read_only_schedule
+    from ekc.search.database.query import require_schedule
 
     first = groups[0].rows[0]
-    schedule = read_only_schedule(first)
+    schedule = require_schedule(first)
     if as_json:
         found = [list_measurement(row) for group in groups for row in group.rows]
         steps = [step.to_json() for step in schedule.steps]

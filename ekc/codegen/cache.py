@@ -96,7 +96,7 @@ def explain_distrust(path: Path) -> str:
     if found.st_uid not in (os.geteuid(), 0):
         return f"{path} is not used, as it belongs to user id {found.st_uid}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} is not used, as other users may write to it (chmod go-w {path})"
+        return f"{path} is not used, as other users may write to it (chmod -R go-w {path})"
     return ""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.argument_checks import format_value
 from ekc.course.answers import Feedback, find_exercise, judge_answer
 from ekc.course.ladder import (
     BlockCounts,
@@ -24,7 +23,7 @@ from ekc.course.ladder import (
     tiled,
 )
 from ekc.course.strategies import Contest, contest
-from ekc.errors import InvalidInput
+from ekc.ir.validate import check_int
 
 __all__ = [
     "BlockCounts",
@@ -49,14 +48,14 @@ def check(lesson: int, exercise: str, answer: Any, seed: int | None = None) -> F
     """Check the answer to an exercise: a number, a schedule, a function or a text.
 
     The verdict is true where the answer is right; its text has a hint where it is wrong. Three dots (`...`)
-    are no answer yet. Functions and kernels are tried on cases drawn at each check; `seed`, which the text
-    names, draws the same again. Raises `InvalidInput` for an exercise that there is not, or a seed that is no
-    whole number from 0 on.
+    are no answer yet. Functions and kernels are tried on random cases, others at each check. Where one is
+    wrong, the text names their seed: `check(..., seed=...)` repeats them. Raises `InvalidInput` for an
+    exercise that there is not, or a seed that is no whole number from 0 to 2**63 - 1.
     """
     load_exercises()
     entry = find_exercise(lesson, exercise)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise InvalidInput(f"check: seed {format_value(seed)} is no whole number from 0 on; leave it out")
+    if seed is not None:
+        check_int("seed", seed, 2**63 - 1, minimum=0)
     return judge_answer(entry, answer, seed)
 
 

@@ -34,7 +34,7 @@ class Feedback:
     key: str = ""
     """The exercise, such as "1a"."""
     seed: int | None = None
-    """Seed of the cases that a wrong answer fails, where the cases are drawn."""
+    """Seed of the random cases that a wrong function or kernel was tried on; None for other answers."""
 
     @property
     def right(self) -> bool:
@@ -48,11 +48,11 @@ class Feedback:
         text = f"Exercise {self.key}: {_WORDS[self.state]} {self.remark}".rstrip()
         if self.seed is None:
             return text
-        return f"{text} (The cases are drawn; check(..., seed={self.seed}) draws these again.)"
+        return f"{text} (The cases are random; check(..., seed={self.seed}) repeats them.)"
 
 
 Judge = Callable[..., Feedback]
-"""From an answer to its verdict; of the kinds in `_DRAWN` with a random generator that draws the cases."""
+"""Takes a converted answer, and for kinds in `_DRAWN` a random generator of cases; returns the verdict."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ _EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(lesson: int, letter: str, kind: str) -> Callable[[Judge], Judge]:
-    """Register a function as the judge of an exercise. It gets an answer of that kind, already converted, and
-    the random generator of its cases if that kind has drawn cases."""
+    """Register a function as the judge of an exercise. It gets an answer of that kind, already converted. If
+    the kind is in `_DRAWN`, it also gets a random generator, from which it draws the cases."""
 
     def register(judge: Judge) -> Judge:
         entry = Exercise(lesson, letter, kind, judge)
@@ -119,7 +119,7 @@ def find_exercise(lesson: Any, letter: Any) -> Exercise:
 def judge_answer(entry: Exercise, answer: Any, seed: int | None = None) -> Feedback:
     """Judge an answer of any type. Nothing that a student wrote raises here.
 
-    `seed` repeats the cases of an earlier check; without it they are drawn.
+    `seed` repeats the random cases of an earlier check.
     """
     if answer is ... or answer is None:
         return Feedback(MISSING, f"Put {_KINDS[entry.kind][0]} in place of the three dots.", entry.key)
@@ -134,10 +134,8 @@ def judge_answer(entry: Exercise, answer: Any, seed: int | None = None) -> Feedb
             if isinstance(answer, str | Real)
             else f"an object of type {type(answer).__name__}"
         )
-        found, is_drawn = (
-            wrong(problem.args[0] or f"This exercise takes {_KINDS[entry.kind][0]}, and you gave {given}."),
-            False,
-        )
+        hint = problem.args[0] or f"This exercise takes {_KINDS[entry.kind][0]}, and you gave {given}."
+        return Feedback(WRONG, hint, entry.key)
     except _NoAnswer:
         return Feedback(MISSING, "Your function returns the three dots. Write its body.", entry.key)
     except EkcError as problem:
@@ -290,4 +288,4 @@ _KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Kind of answer -> its name, and the function that converts an answer to it."""
 _DRAWN = ("function", "kernel")
-"""Kinds of answers that are judged on cases drawn at each check."""
+"""Kinds of answers that are judged on random cases, others at each check."""

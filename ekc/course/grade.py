@@ -83,7 +83,7 @@ class Grades:
     def to_json(self) -> dict[str, Any]:
         """The student, the state and remark of each exercise, the number of right answers, and the notes.
 
-        A wrong function or kernel has the seed of the cases that it fails."""
+        Of a wrong function or kernel also the seed of the random cases that it was tried on."""
         answers = {
             key: {"state": v.state, "remark": v.remark, **({} if v.seed is None else {"seed": v.seed})}
             for key, v in self.verdicts.items()

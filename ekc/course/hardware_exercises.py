@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from ekc.course.answers import (
-    Feedback,
-    exercise,
-    is_near,
-    judge_function,
-    judge_number,
-    right,
-    wrong,
-)
+from ekc.course.answers import Feedback, exercise, is_near, judge_function, judge_number, right, wrong
 from ekc.course.kernel_exercises import ARCH, FLOAT_BYTES, WARP, judge_faster
 from ekc.course.ladder import (
     SIZE,
@@ -40,9 +32,10 @@ from ekc.runtime.kernel import compile
 
 
 def _draw_blocks(random: Generator) -> list[tuple[int, int, int]]:
-    """Threads, registers and bytes of shared memory of blocks, each resource the scarcest of some.
+    """Some blocks: threads, registers of a thread, and bytes of shared memory. Each of these limits some.
 
-    Warps are multiples of 4, registers of 8, bytes of 128: the hardware rounds up to these.
+    Registers are multiples of 8 and bytes multiples of 128, since the hardware rounds up to these. So are the
+    warps of a block multiples of 4, where registers may limit it.
     """
     capability = find_capability()
     blocks = []
@@ -50,7 +43,7 @@ def _draw_blocks(random: Generator) -> list[tuple[int, int, int]]:
         threads, registers = 128 * int(random.integers(1, 9)), 8 * int(random.integers(2, 17))
         blocks.append((threads, registers, 128 * int(random.integers(64))))
         blocks.append((threads, 16, 0))
-        # So many blocks fit without the reserve of each, and one fewer with it.
+        # `fitting` blocks fit if the reserve of each is forgotten, and fewer with it.
         fitting = int(random.integers(3, 9))
         most = capability.shared_bytes_per_sm // fitting // 128
         blocks.append((128, 32, 128 * (most - int(random.integers(6)))))

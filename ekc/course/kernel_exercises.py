@@ -13,14 +13,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ekc.course.answers import Feedback, exercise, is_near, judge_function, judge_number, right, wrong
-from ekc.course.ladder import (
-    SIZE,
-    count,
-    find_warp_shape,
-    measure,
-    rung,
-    tiled,
-)
+from ekc.course.ladder import SIZE, count, find_warp_shape, measure, rung, tiled
 from ekc.errors import ScheduleError
 from ekc.ir.drawing.ownership import find_block_tile
 from ekc.ir.hardware.target import find_capabilities
@@ -261,7 +254,7 @@ def count_passes(function: Callable[..., Any], random: Generator) -> Feedback:
         return "Find the bank of each lane's word. The bank with the most lanes decides."
 
     cases = []
-    # Each number of passes, then any width.
+    # One width for each possible number of passes (1 to 32), then any widths.
     odd = 2 * random.integers(0, 12, 6) + 1
     for width in map(int, (*odd * 2 ** np.arange(6), *random.integers(1, 300, 8))):
         lanes_by_bank = Counter(row * width % BANKS for row in range(WARP))

@@ -23,10 +23,7 @@ from ekc.course.answers import (
     wrong,
 )
 from ekc.course.kernel_exercises import ARCH, FLOAT_BYTES
-from ekc.course.ladder import (
-    SIZE,
-    rung,
-)
+from ekc.course.ladder import SIZE, rung
 from ekc.course.strategies import Strategy, compute_random_best, contest, count_draws
 from ekc.emulator.counters import Counters
 from ekc.emulator.launch import launch
@@ -75,12 +72,12 @@ def judge_draws(function: Callable[..., Any], random: Generator) -> Feedback:
 
 
 RUNS = 303
-"""Runs of a contest of exercise 9c."""
+"""Runs of the contest of exercise 9c."""
 
 
 @exercise(9, "c", "function")
 def beat_random_search(function: Callable[..., Any], random: Generator) -> Feedback:
-    """A strategy that is 4 % better than random search, in drawn runs."""
+    """A strategy that is 4 % better than random search, in runs that each check draws."""
 
     def strategy(tried: list[float]) -> Any:
         return call(function, tried)
@@ -97,7 +94,7 @@ def beat_random_search(function: Callable[..., Any], random: Generator) -> Feedb
     random_best = compute_random_best()
     found = f"{best:.1f} us against {random_best:.1f} us of random search in the median"
     if best <= 0.99 * random_best and best == find_best(climb_hill):
-        return wrong(f"{found}: it is the climb of the lesson. On which hill should it begin?")
+        return wrong(f"{found}: it is the climb of the lesson. From which schedule should a climb begin?")
     if best <= 0.96 * random_best:
         return right(f"{found}.")
     if best == find_best(lambda tried: None):
@@ -140,8 +137,11 @@ def judge_energy(function: Callable[..., Any], random: Generator) -> Feedback:
 
 
 def _read_counter(watts: float, tick_s: float, random: Generator) -> list[tuple[float, float]]:
-    """Readings every millisecond for about 1.5 s of a counter that ticks. They begin between two ticks, and
-    end at another part of a tick, so that their ends give another power."""
+    """Readings (seconds, joules) of a counter, one each millisecond for about 1.5 s.
+
+    The counter changes every `tick_s` seconds. The readings begin and end between two changes, so that the
+    mean power between the first and the last reading is wrong.
+    """
     offset = random.uniform(0.3, 0.7) * tick_s
     duration_s = (round(1.5 / tick_s) + random.uniform(0.3, 0.7)) * tick_s
     times = np.arange(0, duration_s, 1e-3)
@@ -158,7 +158,7 @@ def judge_verdict(function: Callable[..., Any], random: Generator) -> Feedback:
             return "The interval contains 1, so both kernels may take the same."
         return "Is the whole interval above 1, below 1, or is 1 in it?"
 
-    # Intervals of each kind, many with an end near 1 or far from it.
+    # Ends are near to 1 or far from it.
     near, far = 10 ** random.uniform(-4, -1, (2, 10)), 10 ** random.uniform(-1, -0.1, 10)
     cases = []
     for a, b, c in np.round([near[0], near[1], far], 6).T.tolist():
@@ -170,7 +170,7 @@ def judge_verdict(function: Callable[..., Any], random: Generator) -> Feedback:
 
 @exercise(10, "c", "text")
 def predict_finding(answer: str) -> Feedback:
-    """The finding of a loop with an iteration too many."""
+    """The finding of the sanitizer where a loop has an iteration too many."""
     kinds = ("race", "misaligned", "out-of-bounds", "uninitialised")
     kind = re.sub(r"[\s_]+", "-", answer.strip().lower())
     kind = "uninitialised" if kind == "uninitialized" else kind
@@ -196,8 +196,8 @@ def repair_sum(answer: str, random: Generator) -> Feedback:
     except CompileError as problem:
         return wrong(f"It does not compile: {str(problem).partition(chr(10))[0]}")
     threads, most = 256, 1000
-    # Whole numbers, whose sums are exact in any order; none of them is 0.
-    numbers = random.integers(1, most, (3, threads)) * random.choice([-1, 1], (3, threads))
+    # Multiples of 1/8, whose sums are exact in any order. None is a whole number, which integers could sum.
+    numbers = (8 * random.integers(1, most, (3, threads)) + 3) * random.choice([-1, 1], (3, threads)) / 8
     for x in numbers.astype(np.float32):
         y = np.full(1, 2.0 * most * threads, np.float32)
         report = launch(ptx, "sum", grid=(1,), block=(threads,), args=[x.copy(), y], max_instructions=50_000)
@@ -210,18 +210,17 @@ def repair_sum(answer: str, random: Generator) -> Feedback:
             "All threads of the block must reach each barrier, so none may be inside an if."
         )
     if report.findings:
-        return wrong(
-            f"The sanitizer finds: {report.findings[0].message}. "
-            "Which thread wrote what is read here, and when?"
-        )
-    return _judge_way_of_sum(report.counters, threads)
+        first = report.findings[0]
+        hint = " A barrier must be between the write and the read." if first.kind == "race" else ""
+        return wrong(f"The sanitizer finds: {first.message}.{hint}")
+    return _judge_counters_of_sum(report.counters, threads)
 
 
-def _judge_way_of_sum(counters: Counters, threads: int) -> Feedback:
-    """Judge by its counters how a kernel with a right result adds up."""
+def _judge_counters_of_sum(counters: Counters, threads: int) -> Feedback:
+    """Judge a kernel with a right result: it must load each float once, and many threads must sum."""
     sites = list(counters.instructions.values())
     loads = counters.bytes_by_space.get("load.global", 0) // FLOAT_BYTES
-    sums = sum(x.warps for x in sites if x.kind in ("float.f32", "fma.f32"))
+    sums = sum(x.warps for x in sites if x.kind.startswith(("float.", "fma.")))
     if loads > threads:
         return wrong(
             f"Your kernel loads {loads} floats from global memory, and x has {threads}. Load each once, and "

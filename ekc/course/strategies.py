@@ -87,7 +87,9 @@ class Contest:
 
 
 def contest(trials: int = 32, runs: int = 101, first_run: int = 0, **strategies: Strategy) -> Contest:
-    """Run strategies, each with the same trials and the same random numbers, those of runs `first_run` on.
+    """Run strategies, each with as many trials and with the same random numbers.
+
+    The numbers of a run follow from its place: runs `first_run` to `first_run + runs - 1` are taken.
 
     >>> contest(random=lambda tried: None, climb=lambda tried: tried.index(min(tried)) if tried else None)
 
@@ -95,9 +97,10 @@ def contest(trials: int = 32, runs: int = 101, first_run: int = 0, **strategies:
     """
     if not strategies:
         raise InvalidInput("contest: no strategy; give one by name, such as random=lambda tried: None")
-    if not 1 <= trials <= MAX_TRIALS or runs < 1:
+    if not 1 <= trials <= MAX_TRIALS or runs < 1 or first_run < 0:
         raise InvalidInput(
-            f"contest: {trials} trials in {runs} runs; take 1 to {MAX_TRIALS} trials and a run"
+            f"contest: {trials} trials in {runs} runs from run {first_run} on; "
+            f"take 1 to {MAX_TRIALS} trials, one run or more, and a first run from 0 on"
         )
     pool = open_pool()
     rows = {
@@ -112,8 +115,8 @@ def contest(trials: int = 32, runs: int = 101, first_run: int = 0, **strategies:
 
 
 def compute_random_best(trials: int = 32) -> float:
-    """Median over all runs of random search of the least estimate, in microseconds."""
-    # Each trial is above this quantile with equal probability, and all of them with probability 1/2.
+    """Median of the least estimate of random search, over any number of runs, in microseconds."""
+    # A trial is above this quantile with probability p, and all of them with p ** trials = 1/2.
     return float(np.quantile(open_pool().us, 1 - 0.5 ** (1 / trials)))
 
 

@@ -160,8 +160,9 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
         raise InvalidInput(
             f"epilogue: a text of {len(text)} characters, at most {_MAX_TEXT_CHARS}; write several epilogues"
         )
+    text = text.strip()
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as problem:
         raise InvalidInput(f"epilogue: {_quote_text(text)} is no expression ({problem.args[0]})") from problem
     except (RecursionError, MemoryError) as problem:
@@ -230,7 +231,7 @@ def _parse_value(tree: ast.expr, elements: Mapping[str, ex.Expr], text: str) -> 
     def value(part: ast.expr) -> ex.Operand | ex.Condition:
         return _parse_value(part, elements, text)
 
-    shown = ast.get_source_segment(text.strip(), tree) or text
+    shown = ast.get_source_segment(text, tree) or text
     match tree:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return _check_finite(number, shown)

@@ -17,7 +17,15 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.affine import NotAffineError, to_affine
 from ekc.ir.arrays import read_array
-from ekc.ir.compute import COMBINERS, MAX_ELEMENTS, Compute, TensorSpec, ValueRange, check_element_types
+from ekc.ir.compute import (
+    COMBINERS,
+    MAX_ELEMENTS,
+    Axis,
+    Compute,
+    TensorSpec,
+    ValueRange,
+    check_element_types,
+)
 from ekc.ir.dtypes import BFLOAT16
 from ekc.ir.validate import (
     check_identifier,
@@ -59,6 +67,15 @@ class OperatorGraph:
     def min_bytes(self) -> float:
         """Compulsory traffic: inputs read once, outputs written once."""
         return float(sum(t.bytes for t in (*self.inputs, *self.outputs)))
+
+    def list_read_axes(self, tensor: str) -> list[tuple[Axis, ...]]:
+        """For each read of a tensor, in order: the axes of the reading compute that its index depends on."""
+        return [
+            tuple(axis for axis in compute.axes if axis.name in ex.find_variables(load))
+            for compute in self.computes
+            for load in ex.find_loads(compute.body)
+            if load.tensor == tensor
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `ekc.ir.operator.operator_from_json` rebuilds the operator."""

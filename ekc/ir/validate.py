@@ -121,7 +121,7 @@ def check_shape_value(name: str, shape: Any) -> Any:
     `MAX_DIMENSIONS` extents."""
     if isinstance(shape, np.ndarray) and not (shape.ndim == 1 and shape.dtype.kind in "iu"):
         raise InvalidInput(f"shape of {name}: this is an array; give its shape {shape.shape}")
-    if hasattr(shape, "__len__") and len(shape) > MAX_DIMENSIONS:
+    if isinstance(shape, np.ndarray | Sequence) and len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(f"shape of {name}: {len(shape)} dimensions, at most {MAX_DIMENSIONS}; join some")
     return shape
 

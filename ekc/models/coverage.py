@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
 from ekc.models.graph import VIEW_KINDS, Node, Value
 from ekc.models.model import Coverage, FusedGraph, LayerCall, LayerInput, UncoveredNode
@@ -72,14 +71,7 @@ def count_call_bytes(op: Operator, inputs: Sequence[LayerInput], values: Mapping
 
 def _count_reads(op: Operator, tensor: str) -> int:
     """Elements of an input that are read at most: those of its axes, for each place where it is read."""
-    total = 0
-    for compute in op.computes:
-        extents = {a.name: a.extent for a in compute.axes}
-        for load in ex.find_loads(compute.body):
-            if load.tensor == tensor:
-                names = frozenset().union(*map(ex.find_variables, load.index))
-                total += prod(extents[n] for n in names)
-    return total
+    return sum(prod(axis.extent for axis in axes) for axes in op.list_read_axes(tensor))
 
 
 def compute_coverage(fused: FusedGraph, uncovered: Sequence[UncoveredNode]) -> Coverage:

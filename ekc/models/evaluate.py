@@ -71,8 +71,8 @@ def evaluate_node(node: Node, arrays: Sequence[Array], values: Mapping[str, Valu
 
 
 def _widen(arrays: Sequence[Array]) -> list[Array]:
-    """Floats of fewer than 32 bits as float32, and numbers of float64 beside tensors of floats too: a kernel
-    computes in float32. Other arrays as they are."""
+    """Floats of fewer than 32 bits as float32, in which a kernel computes; also numbers of float64, where
+    another operand is a float of at most 32 bits. Other arrays stay as they are."""
     small = [a.dtype.kind in "fV" and a.dtype.itemsize <= 4 for a in arrays]
     number = [any(small) and not a.shape and a.dtype == np.float64 for a in arrays]
     return [
@@ -327,7 +327,7 @@ def _evaluate_reduce(node: Node, arrays: list[Array], output: Value) -> Any:
 
 
 def _find_limit(combine: str, dtype: np.dtype[Any]) -> Any:
-    """The largest or smallest of zero elements, which NumPy refuses and ONNX and PyTorch give."""
+    """The maximum or minimum of no elements: the smallest or largest number of the type, as in ONNX."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return limits.min if combine == "max" else limits.max

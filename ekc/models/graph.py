@@ -159,12 +159,14 @@ class Graph:
 
 
 def parse_value_dtype(name: str, dtype: str) -> np.dtype[Any]:
-    """The element type of a value. Raises `InvalidInput` for complex and unknown types."""
+    """The element type of a value. Raises `InvalidInput` for text, complex and unknown types."""
     try:
         found = np.dtype(getattr(ml_dtypes, dtype, dtype))
     except TypeError:
         found = np.dtype(complex)
-    if found.kind in "cOSU":
+    if found.kind in "OSU":
+        raise InvalidInput(f"{name}: tensors of text are not supported")
+    if found.kind == "c":
         raise InvalidInput(f"{name}: tensors of type {dtype} are not supported; cast to float32")
     return found
 

@@ -12,6 +12,7 @@ from ekc.argument_checks import format_value
 INTERNAL_ERROR = "internal error: "
 """How the reason of a node begins at which ekc failed. `Graph.internal_errors` and `Model.internal_errors`
 list these nodes."""
+_PACKAGE_FOLDER = Path(__file__).parents[1]
 
 
 class ReadArguments(Mapping[str, Any]):
@@ -46,25 +47,20 @@ class ReadArguments(Mapping[str, Any]):
         """Count arguments as read that change nothing."""
         self._read.update(names)
 
-    def list_unread(self) -> dict[str, Any]:
-        """The arguments that were not read, in order."""
-        return {name: value for name, value in self._arguments.items() if name not in self._read}
-
     def describe_unread(self, noun: str) -> str | None:
         """Why a node with arguments that were not read is opaque; None where all were read. `noun` is what
         the format calls them: "attribute", "argument"."""
-        unread = [f"{name}={format_value(value)}" for name, value in self.list_unread().items()]
-        if not unread:
-            return None
-        return f"{noun} {unread[0]} is not supported" if len(unread) == 1 else (
-            f"{noun}s {', '.join(unread)} are not supported"
-        )  # fmt: skip
+        left = {name: value for name, value in self._arguments.items() if name not in self._read}
+        unread = [f"{name}={format_value(value)}" for name, value in left.items()]
+        if len(unread) < 2:
+            return f"{noun} {unread[0]} is not supported" if unread else None
+        return f"{noun}s {', '.join(unread)} are not supported"
 
 
 def describe_internal_error(problem: Exception) -> str:
     """An unexpected error as the reason of a node: "internal error: KeyError: 3 (views.py, line 9)"."""
     frames = traceback.extract_tb(problem.__traceback__)
-    own = [frame for frame in frames if "/ekc/" in frame.filename] or frames
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE_FOLDER)] or frames
     place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = " ".join(str(problem).split())[:200]
     return f"{INTERNAL_ERROR}{type(problem).__name__}{': ' if text else ''}{text}{place}"

@@ -223,7 +223,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     "search.record_scale": (
         ("--rows", "4"),
         {
-            "run_command": lambda name, file: Line(
+            "run_command": lambda name, file, bytecode: Line(
                 {"command": name, "cpu_s": 4.5, "pass": file.stat().st_size > 1000}
             )
         },

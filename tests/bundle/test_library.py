@@ -102,12 +102,32 @@ def other(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def install_part(other: Path, folder: Path, prefix: Path) -> None:
+    """Build a project in C++ with a shared library in it, which shows its interface only, and install it."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({other} other)\n"
+        "add_executable(app main.cpp)\ntarget_link_libraries(app PRIVATE ekc::other)\n"
+    )
+    (folder / "main.cpp").write_text(
+        "#include <ekc/other.hpp>\nint main() { return ekc::other::kernel_count() == 0; }\n"
+    )
+    build(folder, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DBUILD_SHARED_LIBS=ON")
+    must_run("made/app", folder=folder)
+    must_run("cmake", "--install", "made", folder=folder)
+    shown = must_run("nm", "-D", "--defined-only", *prefix.rglob("libekc_other.so"), folder=folder)
+    names = {line.split()[2] for line in shown.splitlines()}
+    header = re.sub(r"\}.*;", "", (other / "include/ekc/other.h").read_text())
+    assert names == set(re.findall(r"\bekc_other_\w+(?=\(|;\n)", header))
+
+
 @needs_nvcc
 @needs_cmake
 def test_libraries_install_move_and_link(library: Path, other: Path, tmp_path: Path) -> None:
-    for folder, tests in ((library, "-DEKC_net_TESTS=ON"), (other, "-DEKC_other_TESTS=OFF")):
-        build(folder, f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'first'}", tests)
-        must_run("cmake", "--install", "made", folder=folder)
+    """A static library, which C programs find too, and a shared one that was built within a project."""
+    build(library, f"-DCMAKE_INSTALL_PREFIX={tmp_path / 'first'}", "-DEKC_net_TESTS=ON")
+    must_run("cmake", "--install", "made", folder=library)
+    install_part(other, tmp_path / "whole", tmp_path / "first")
     assert "100% tests passed" in must_run("ctest", "--test-dir", "made", folder=library)
     (tmp_path / "first").rename(tmp_path / "moved")
     texts = [p.read_text() for p in (tmp_path / "moved").rglob("*.cmake")]
@@ -149,18 +169,6 @@ def test_libraries_install_move_and_link(library: Path, other: Path, tmp_path: P
 def read_record(folder: Path, name: str) -> dict[str, list[dict[str, object]]]:
     found: dict[str, list[dict[str, object]]] = json.loads((folder / f"{name}.json").read_text())
     return found
-
-
-@needs_nvcc
-@needs_cmake
-def test_shared_library_shows_its_interface_only(other: Path, tmp_path: Path) -> None:
-    shutil.copytree(other, tmp_path / "other", ignore=shutil.ignore_patterns("made"))
-    build(tmp_path / "other", "-DBUILD_SHARED_LIBS=ON", "-DEKC_other_TESTS=OFF")
-    shown = must_run("nm", "-D", "--defined-only", "made/libekc_other.so", folder=tmp_path / "other")
-    names = {line.split()[2] for line in shown.splitlines()}
-    header = re.sub(r"\}.*;", "", (other / "include/ekc/other.h").read_text())
-    declared = set(re.findall(r"\bekc_other_\w+(?=\(|;\n)", header))
-    assert names == declared
 
 
 STREAMS = """
@@ -212,32 +220,29 @@ def test_streams_graphs_and_several_gpus_compile(library: Path, tmp_path: Path, 
 
 
 @needs_nvcc
-def test_make_builds_installs_and_tests(library: Path, tmp_path: Path) -> None:
-    shutil.copytree(library, tmp_path / "net", ignore=shutil.ignore_patterns("made"))
-    must_run("make", "-j2", "install", f"PREFIX={tmp_path / 'prefix'}", folder=tmp_path / "net")
+def test_make_builds_installs_and_tests(bundle: Bundle, tmp_path: Path) -> None:
+    """One function for each architecture, which nvcc compiles unoptimised in a few seconds."""
+    write_bundle(replace(bundle, functions=bundle.functions[-1:]), tmp_path / "net")
+    settings = (f"PREFIX={tmp_path / 'prefix'}", "NVCCFLAGS=-Xcicc -O0 -Xptxas -O0", "CXXFLAGS=-O0")
+    must_run("make", "-j2", "install", *settings, folder=tmp_path / "net")
     assert "all right" in must_run("make", "test", folder=tmp_path / "net")
-    # The types that the header declares are those of CUDA, in either order.
-    for order in (1, -1):
-        headers = ["<cuda_runtime.h>", "<cuda_fp16.h>", "<ekc/net.hpp>"][::order]
-        (tmp_path / "main.cpp").write_text("".join(f"#include {h}\n" for h in headers) + CUDA_MAIN)
-        flags = ("-std=c++17", "-Werror", "all-warnings", "-Iprefix/include")
-        must_run("nvcc", *flags, "main.cpp", "-Lprefix/lib", "-lekc_net", "-o", "main", folder=tmp_path)
+    (tmp_path / "main.cpp").write_text(
+        "#include <ekc/net.hpp>\nint main() { return ekc::net::kernel_count() == 0; }\n"
+    )
+    words = ("main.cpp", "-Iprefix/include", "-Lprefix/lib", "-lekc_net", "-o", "main")
+    must_run("nvcc", "-std=c++17", *words, folder=tmp_path)
     must_run("./main", folder=tmp_path)
 
 
 @needs_nvcc
-@needs_cmake
-def test_subdirectory_of_a_project(other: Path, tmp_path: Path) -> None:
-    (tmp_path / "CMakeLists.txt").write_text(
-        f"cmake_minimum_required(VERSION 3.18)\nproject(app CXX)\nadd_subdirectory({other} other)\n"
-        "add_executable(app main.cpp)\ntarget_link_libraries(app PRIVATE ekc::other)\n"
-    )
-    (tmp_path / "main.cpp").write_text(
-        "#include <ekc/other.hpp>\nint main() { return ekc::other::kernel_count() == 0; }\n"
-    )
-    must_run("cmake", "-G", "Ninja", "-S", ".", "-B", "made", folder=tmp_path)
-    must_run("cmake", "--build", "made", folder=tmp_path)
-    must_run("made/app", folder=tmp_path)
+@pytest.mark.parametrize("order", [1, -1])
+def test_types_of_the_header_are_those_of_cuda_in_either_order(
+    library: Path, tmp_path: Path, order: int
+) -> None:
+    headers = ["<cuda_runtime.h>", "<cuda_fp16.h>", "<ekc/net.hpp>"][::order]
+    (tmp_path / "main.cpp").write_text("".join(f"#include {h}\n" for h in headers) + CUDA_MAIN)
+    flags = ("-std=c++17", "-Werror", "all-warnings", f"-I{library / 'include'}")
+    must_run("nvcc", *flags, "-c", "main.cpp", "-o", "main.o", folder=tmp_path)
 
 
 @pytest.mark.parametrize("standard", ["c++17", pytest.param("c++20", marks=pytest.mark.exhaustive)])
@@ -347,21 +352,22 @@ def test_typed_header_compiles(library: Path, tmp_path: Path, standard: str) -> 
     assert status == 0, messages
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return matmul_float32({64, 64, 64}, d, b, a).ok();", "no matching function"),
-        ("return matmul_float32({64, 64, 64}, a, b, b).ok();", "invalid conversion from"),
-        ("return matmul_float16({32, 32, 64}, b, h, h).ok();", "no matching function"),
-        ("return matmul_float32({64, 64, 64}, a, a).ok();", "no matching function"),
-        ("matmul_float32({64, 64, 64}, b, b, a); return 0;", "nodiscard"),
-        ("int code = matmul_float32({64, 64, 64}, b, b, a); return code;", "cannot convert"),
-    ],
+MISUSES = (
+    ("return matmul_float32({64, 64, 64}, d, b, a).ok();", "no matching function"),
+    ("return matmul_float32({64, 64, 64}, a, b, b).ok();", "invalid conversion from"),
+    ("return matmul_float16({32, 32, 64}, b, h, h).ok();", "no matching function"),
+    ("return matmul_float32({64, 64, 64}, a, a).ok();", "no matching function"),
+    ("matmul_float32({64, 64, 64}, b, b, a); return 0;", "nodiscard"),
+    ("int code = matmul_float32({64, 64, 64}, b, b, a); return code;", "cannot convert"),
 )
-def test_misuse_does_not_compile(library: Path, tmp_path: Path, body: str, message: str) -> None:
-    status, messages = compile_caller(library, tmp_path, body)
+
+
+def test_misuse_does_not_compile(library: Path, tmp_path: Path) -> None:
+    lines = [f'{{\n#line 1 "misuse{n}"\n{text}\n}}' for n, (text, _) in enumerate(MISUSES)]
+    status, messages = compile_caller(library, tmp_path, "\n".join([*lines, "return 0;"]))
     assert status != 0
-    assert message in messages
+    for number, (_, message) in enumerate(MISUSES):
+        assert re.search(rf"misuse{number}:1:\d+: error: .*{message}", messages), messages
 
 
 def test_c_header_is_valid_c(library: Path) -> None:

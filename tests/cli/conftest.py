@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from ekc.cli import main
+from tests.cli.hostile import files, originals
 from tests.search.shared_traces import shared_traces
 
-__all__ = ["shared_traces"]
+__all__ = ["files", "originals", "shared_traces"]
 
 
 class Printed(NamedTuple):

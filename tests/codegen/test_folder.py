@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -57,6 +58,25 @@ def test_folder_behind_a_link_is_replaced(tmp_path: Path) -> None:
     replace_files(tmp_path / "net", NEW, ["src/net_sm_80.cu"])
     assert (tmp_path / "net").is_symlink()
     assert read_files(tmp_path / "real") == NEW | OWN
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES, errno.EPERM, errno.EMLINK])
+def test_file_system_without_links_gets_one_file_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Such as CIFS; the user's folder with a name like those of new folders stays."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = make_old(tmp_path / "net")
+    (tmp_path / ".net.ekc-notes").mkdir()
+    (tmp_path / ".net.ekc-0123456789abcdef").mkdir()
+    before = folder.stat().st_ino
+    replace_files(folder, NEW, ["src/net_sm_80.cu"])
+    assert (folder.stat().st_ino, read_files(folder)) == (before, NEW | OWN)
+    assert sorted(os.listdir(tmp_path)) == [".net.ekc-notes", "net"]
 
 
 def run_child(prepare: Callable[[], object], folder: Path, texts: dict[str, str]) -> int:

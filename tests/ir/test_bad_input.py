@@ -163,7 +163,7 @@ TERMS: dict[str, Callable[[int], object]] = {
     "einsum of dots": lambda n: o.einsum("...->...", (1,) * n),
     "shape": lambda n: o.softmax((1,) * n),
 }
-"""Each way of an expression into an operator, by its size."""
+"""Ways to give an expression, subscripts or a shape to an operator, as functions of the number of terms."""
 
 
 @pytest.mark.parametrize("way", TERMS)

@@ -61,7 +61,7 @@ def test_epilogue_shapes_broadcast_as_in_numpy(shape: tuple[int, ...]) -> None:
     close(op, op.reference(x, w, u), conv.reference(x, w).astype(np.float64) * u.reshape(shape))
 
 
-SCALED: dict[str, tuple[Operator, tuple[str, ...]]] = {
+HIDDEN_NAMES: dict[str, tuple[Operator, tuple[str, ...]]] = {
     "product": (o.matmul(5, 7, 9), ("i", "j", "k")),
     "convolution": (o.conv2d(2, 3, 6, 7, out_channels=6), ("s", "n", "q")),
     "batch": (o.batch_matmul(2, 3, 4, 5), ("b", "k", "b_")),
@@ -72,9 +72,9 @@ SCALED: dict[str, tuple[Operator, tuple[str, ...]]] = {
 """Operators, and inputs with the names of axes or of intermediate results that no user of them wrote."""
 
 
-@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("name", HIDDEN_NAMES)
 def test_inputs_may_have_the_names_of_hidden_axes(name: str) -> None:
-    plain, (a, b, c) = SCALED[name]
+    plain, (a, b, c) = HIDDEN_NAMES[name]
     width = plain.outputs[0].shape[-1]
     shapes = dict.fromkeys((a, b, c), (width,))
     op = plain.epilogue(parse_epilogue(f"result * {a} + {b} - {c}", shapes), **shapes)

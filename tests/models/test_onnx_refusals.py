@@ -78,7 +78,7 @@ def nothing_model() -> Model:
     ("make", "message"),
     [
         (complex_model, "graph: input 'x': tensors of type complex64 are not supported; cast to float32"),
-        (sequence_model, "graph: input 'x' is a sequence; only tensors are supported"),
+        (sequence_model, "graph: input 'x' has the type sequence; only tensors are supported"),
         (
             broken_model,
             "graph: onnx.checker refuses the model: Nodes in a graph must be topologically",
@@ -88,7 +88,7 @@ def nothing_model() -> Model:
             nonzero_model,
             "graph: node 'n' (NonZero): the shape of 'n' depends on data or is not in the file",
         ),
-        (text_model, "graph: input 'x': tensors of type object are not supported; cast to float32"),
+        (text_model, "graph: input 'x': tensors of text are not supported"),
         (
             newest_model,
             f"graph: opset {NEWEST + 1}, and onnx {onnx.__version__} knows {NEWEST}",

@@ -185,6 +185,9 @@ def test_the_value_of_an_input_decides_a_branch(rate: int) -> None:
         ({"rate": 0.5}, "values of graph: rate: 0.5 does not fit the type int64"),
         ({"rate": [1, 2]}, "shapes of graph: rate: 1 dimensions are given, the file has 0"),
         ({"rate": None}, "values of graph: rate: None does not fit the type int64"),
+        ({"rate": 1j}, "values of graph: rate: 1j does not fit the type int64"),
+        ({"x": np.full((2, 3), 1e300)}, "values of graph: x: array("),
+        ({"x": np.ma.masked_less(np.ones((2, 3)), 2)}, "x is a masked array with masked elements"),
         ([1], "values: "),
     ],
 )
@@ -192,6 +195,14 @@ def test_values_that_do_not_fit_are_refused(values: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         read_onnx(make_rate_model(), values=values)
     assert str(raised.value).startswith(message)
+
+
+def test_a_shape_that_is_an_output_is_a_constant() -> None:
+    model = make_model([node("Shape", "x", "s"), node("Relu", "x", "y")], {"x": X}, ["y", "s"])
+    graph = read_onnx(model)
+    assert [n.target for n in graph.nodes] == ["relu"]
+    assert graph.notes == ()
+    assert evaluate(graph, [X])[1].tolist() == list(X.shape)
 
 
 def test_two_dimensions_without_a_name_may_differ() -> None:

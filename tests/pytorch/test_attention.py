@@ -149,7 +149,7 @@ def test_rows_of_minus_infinity_of_a_written_softmax_are_nan() -> None:
     assert np.isnan(layers).sum() == 2 * 4 * 8
 
 
-def test_attention_without_masked_rows_has_the_softmax_of_before() -> None:
+def test_attention_without_masked_rows_has_the_plain_softmax() -> None:
     """A select would be another operator, and records of it would not be found."""
     mask = torch.ones(5, 3, dtype=torch.bool)
     mask[1, 2] = False

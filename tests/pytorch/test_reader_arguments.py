@@ -63,7 +63,7 @@ def test_an_argument_that_a_handler_forgets_is_named(monkeypatch: pytest.MonkeyP
     handlers = dict(walk.HANDLERS) | {"leaky_relu": lambda call: call.apply("relu", call["self"])}
     monkeypatch.setattr(walk, "HANDLERS", handlers)
     assert list_reasons(lambda y: F.leaky_relu(y, 0.3), X) == ["argument negative_slope=0.3 is not supported"]
-    # That of the schema changes nothing that was not read.
+    # The default of the schema needs no reader.
     assert list_reasons(lambda y: F.leaky_relu(y, 0.01), X) == []
 
 
@@ -93,6 +93,8 @@ NEAR = torch.tensor([0.1, 0.7, -1.0, 2.1])
                 lambda y: F.dropout(y, 0.0, training=True) * 2,
                 lambda y: y.amax() - y.amin(),
                 lambda y: torch.log_softmax(y.sum(), 0) + F.softmax(y.mean(), 0),
+                lambda y: torch.logsumexp(y, 1, keepdim=True) + y.sum().max(0).values,
+                lambda y: F.pad(y, (-1, 0), value=1.0) * 2,
                 lambda y: torch.index_select(y.sum(), 0, torch.tensor([0])) * 2,
                 lambda y: torch.index_select(y, 1, torch.tensor(2)),
                 lambda y: y[:0].softmax(-1),
@@ -154,6 +156,13 @@ def test_a_softmax_behind_a_cast_to_float64_or_float8_reads_the_cast() -> None:
     for node in fused.graph.nodes:
         if node.kind == "softmax":
             assert nodes[node.inputs[0]].kind == "cast"
+
+
+def test_a_module_prepared_for_quantisation_is_read() -> None:
+    """It has no packed weights yet."""
+    module = Function(lambda y: module.skip_add.add(y, y))
+    module.skip_add = torch.ao.nn.quantized.FloatFunctional()
+    check_module(module, X)
 
 
 def test_side_effects_add_no_input_and_no_result() -> None:

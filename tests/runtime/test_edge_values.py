@@ -71,6 +71,7 @@ def test_kernel_that_is_wrong_for_edge_values_alone_is_found(right: Body, wrong:
     "op",
     [
         ekc.matmul(33, 40, 70),
+        ekc.matmul(33, 40, 70, dtype="tf32"),
         ekc.matmul(32, 32, 64, dtype="float16").epilogue(lambda c, b: ekc.gelu(c + b), b=(32,)),
         ekc.softmax((12, 70), axis=0),
         ekc.layer_norm((24, 120)),
@@ -91,6 +92,13 @@ def test_elements_beyond_the_range_of_float32_are_not_judged() -> None:
     found = judge_kernel_of(ekc.layer_norm((40, 64)), ekc.layer_norm((40, 64)))
     assert found.ok
     assert found.edges[-1].judged < found.edges[-1].compared
+
+
+def test_kernels_of_integers_do_not_run_again() -> None:
+    op = ekc.matmul(8, 8, 16, dtype="int8")
+    found = judge_kernel_of(op, op)
+    assert found.ok
+    assert found.edges == ()
 
 
 def test_inputs_hold_all_kinds_of_edge_values_whatever_part_is_made() -> None:

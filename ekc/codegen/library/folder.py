@@ -1,4 +1,4 @@
-"""Files of a library, replaced in one step: a full disk or a killed process leaves the old or the new."""
+"""Files of a library, replaced in one step: after a full disk or a kill they are all old or all new."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from ekc.errors import InvalidInput
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 """Values of <fcntl.h> and <stdio.h> for renameat2."""
-_CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EBUSY, errno.EXDEV, errno.EPERM})
-"""Errors of file systems that cannot exchange two folders."""
+_CANNOT_EXCHANGE = frozenset(
+    {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBUSY, errno.EXDEV, errno.EPERM}
+    | {errno.EACCES, errno.EMLINK}
+)
+"""Errors of file systems that cannot exchange two folders or link files, and of a folder with parts that this
+user cannot read."""
 
 
 def replace_files(folder: Path, texts: Mapping[str, str], stale: Collection[str]) -> tuple[Path, ...]:
@@ -26,25 +30,25 @@ def replace_files(folder: Path, texts: Mapping[str, str], stale: Collection[str]
     those at the paths `stale`.
 
     The files are written into a new folder beside it, which then takes its place in one step: an error, or
-    the end of the process at any time, leaves the folder as it was or as it should be. A folder that must
-    stay where it is gets one file after another, and the last of `texts`, the record, is removed first: the
-    working directory, a mounted folder, one in a folder that cannot be written, or on a file system that
-    cannot exchange folders.
+    the end of the process at any time, leaves all old files or all new ones. A folder that must stay where it
+    is gets one file after another, and the last of `texts`, the record, is removed first: the working
+    directory, a mounted folder, one in a folder that cannot be written, one with parts that this user cannot
+    read, or one on a file system that cannot exchange folders.
 
     Raises `InvalidInput` for a folder that cannot be written.
     """
-    place = Path(os.path.realpath(folder))
     try:
+        place = Path(os.path.realpath(folder))
         _check_place(place)
         parent = place if _must_stay(place) else place.parent
         parent.mkdir(parents=True, exist_ok=True)
-        with _make_neighbour(parent, place.name) as new:
+        with _make_new_folder(parent, place.name) as new:
             for path, text in texts.items():
                 (new / path).parent.mkdir(parents=True, exist_ok=True)
                 (new / path).write_text(text, encoding="utf-8")
             if not place.exists():
                 os.rename(new, place)
-            elif parent == place or not _take_place(new, place, stale):
+            elif parent == place or not _exchange(new, place, stale):
                 _move_files(new, place, list(texts), stale)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or type(problem).__name__
@@ -68,10 +72,10 @@ def _must_stay(place: Path) -> bool:
 
 
 @contextmanager
-def _make_neighbour(parent: Path, name: str) -> Iterator[Path]:
-    """Make a folder for the new files, and remove it with all that it holds at the end of the block. Those of
-    killed processes, which hold no lock on them, are removed too."""
-    for left in parent.glob(f".{glob.escape(name)}.ekc-*"):
+def _make_new_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a folder for the new files, and remove it with all that it holds at the end of the block. Folders
+    that killed processes left, which no process has locked, are removed first."""
+    for left in parent.glob(f".{glob.escape(name)}.ekc-{'[0-9a-f]' * 16}"):
         with _lock(left) as is_free:
             if is_free:
                 shutil.rmtree(left, ignore_errors=True)
@@ -103,7 +107,7 @@ def _lock(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _take_place(new: Path, place: Path, stale: Collection[str]) -> bool:
+def _exchange(new: Path, place: Path, stale: Collection[str]) -> bool:
     """Exchange two folders after the new one has got links to all else that the old one holds; false where
     the file system cannot."""
     try:

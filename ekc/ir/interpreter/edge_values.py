@@ -27,6 +27,7 @@ from ekc.ir.interpreter.tolerance import (
     TensorPart,
     estimate_rounding,
     find_read_indices,
+    overflow_to_infinity,
 )
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import (
@@ -37,16 +38,17 @@ from ekc.ir.random_arrays import (
     count_factors,
     find_positions,
 )
-from ekc.ir.reference import evaluate_pointwise
+from ekc.ir.reference import FLOAT64, evaluate_pointwise
 
 Array = NDArray[Any]
 
 _SPECIAL_COUNT = 0.25
-"""Special values among the elements of a tensor that one element of a result reads, in the mean."""
+"""Special values among the elements of a tensor that one element of a result reads, on average."""
 _REPLACEMENTS = (0.75, -1.5)
 """Finite values in place of NaN and infinities, which show whether a result depends on these."""
 _ROW_KINDS = 8
-"""Rows of the last dimension are of so many kinds: equal, huge, tiny, and the others as they are."""
+"""Kinds of rows of the last dimension, equally frequent: one has equal elements, one huge and one tiny ones;
+in the rest the elements are as drawn."""
 _AGREEMENT, _MARGIN = 0.01, 32.0
 """Relative difference of evaluations up to which an element is judged; the tolerance in multiples of it."""
 _MIN_COMPARED, _MAX_COMPARED, _MAX_TERMS = 16, 256, 1 << 22
@@ -77,13 +79,11 @@ class EdgeTensor(RandomTensor):
         if self.spec.dtype.is_integer:
             return values  # They take their whole range anyway.
         width = self.spec.shape[-1] if self.spec.shape else 1
-        # Two sequences of their own: rows are numbered behind all elements.
+        # Hashes that the elements do not use: of inverted positions, and of numbers beyond all positions.
         own = self._hash_numbers(~positions.astype(np.uint64))
         rows = self._hash_numbers((positions // width + self.spec.elements).astype(np.uint64))
-        kinds, is_special = (
-            rows % _ROW_KINDS,
-            (own >> np.uint64(32)) < _SPECIAL_COUNT / self.read_count * 2.0**32,
-        )
+        kinds = rows % _ROW_KINDS
+        is_special = (own >> np.uint64(32)) < _SPECIAL_COUNT / self.read_count * 2.0**32
         found = np.where(kinds == 0, _to_unit(rows), values.astype(np.float64))
         if not self.factor_count:
             found = found * _list_row_scales(self.spec.dtype)[kinds]
@@ -135,14 +135,8 @@ def make_edge_inputs(op: OperatorGraph, seed: int) -> tuple[EdgeTensor, ...]:
 
 def _count_reads(op: OperatorGraph, tensor: str) -> int:
     """Elements of a tensor that one element of a compute reads, at most."""
-    most = 1
-    for compute in op.computes:
-        over = {a.name: a.extent for a in compute.reduction_axes}
-        for load in ex.find_loads(compute.body):
-            if load.tensor == tensor:
-                names = set[str]().union(*(ex.find_variables(i) for i in load.index)) & over.keys()
-                most = max(most, math.prod(over[name] for name in names))
-    return most
+    counts = (math.prod(a.extent for a in axes if a.is_reduction) for axes in op.list_read_axes(tensor))
+    return max(counts, default=1)
 
 
 @dataclass(frozen=True)
@@ -152,8 +146,8 @@ class EdgeComparison:
     judged: int
     compared: int
     wrong: int
-    example: str = ""
-    """The first wrong element."""
+    example: str
+    """The first wrong element; empty where none is wrong."""
 
     @property
     def ok(self) -> bool:
@@ -230,44 +224,51 @@ class EdgeReference:
             is_exact = np.full(right.shape, reference.tolerance == 0)
             return right, np.asarray(0.5 + reference.choice_tolerances), is_exact
         low = [
-            _evaluate_low(self.exact, compute, where, unstored, 1),
-            _evaluate_low(self._inexact, compute, where, unstored, -1),
-            self._inexact.evaluate_at(compute, where, unstored).values,
+            _evaluate_in_order(self.exact, compute, where, unstored, 1),
+            _evaluate_in_order(self._inexact, compute, where, unstored, -1),
+            _evaluate_in_order(self._inexact, compute, where, unstored, 1, FLOAT64),
         ]
         spread = np.maximum.reduce([np.abs(one - right) for one in low])
         smallest = 16 * float(np.finfo(np.float32).tiny)
         is_near = np.isfinite(right) & (spread <= _AGREEMENT * np.abs(right) + smallest)
         is_near &= np.abs(right) < (1 - _AGREEMENT) * _largest(compute.output.dtype)
         same = [(one == right) | (np.isnan(one) & np.isnan(right)) for one in low]
-        is_alike = ~np.isfinite(right) & np.logical_and.reduce(same) & self._depends(compute, where, unstored)
+        is_same = ~np.isfinite(right) & np.logical_and.reduce(same) & self._depends(compute, where, unstored)
         rounding = estimate_rounding(compute, 1.0) * np.maximum(np.abs(right), 1e-3)
         tolerance = np.where(is_near, _MARGIN * spread + 8 * rounding + reference.choice_tolerances, 0.0)
-        return right, tolerance, is_near | is_alike
+        return right, tolerance, is_near | is_same
 
     def _depends(self, compute: Compute, where: AxisIndices, unstored: set[str]) -> Array:
         """Whether each element depends on the infinite inputs, or is infinite without them."""
-        one, other = (e.evaluate_at(compute, where, unstored).values for e in self._replaced)
+        one, other = (_evaluate_in_order(e, compute, where, unstored, 1, FLOAT64) for e in self._replaced)
         return np.asarray((one != other) | (np.isinf(one) & np.isinf(other)))
 
 
-def _evaluate_low(
-    evaluator: ReferenceEvaluator, compute: Compute, where: AxisIndices, unstored: set[str], step: int
+def _evaluate_in_order(
+    evaluator: ReferenceEvaluator,
+    compute: Compute,
+    where: AxisIndices,
+    unstored: set[str],
+    step: int,
+    dtype: np.dtype[Any] | None = None,
 ) -> Array:
-    """A compute in the type of its accumulator; the sums in the order of their axes, or for -1 in reverse."""
+    """A compute in a type, results not rounded to that in which they are stored; without one in that of its
+    accumulator, and rounded. The sums are in the order of their axes, or for a `step` of -1 in reverse."""
     tensors = dict(evaluator.inputs)
     for name in dict.fromkeys(x.tensor for x in ex.find_loads(compute.body)):
         if name in evaluator.producers:
             producer = evaluator.producers[name]
             indices = find_read_indices(compute, producer.output, where)
             part = dict(zip((a.name for a in producer.spatial_axes), indices, strict=True))
-            values = _evaluate_low(evaluator, producer, part, unstored, step)
+            values = _evaluate_in_order(evaluator, producer, part, unstored, step, dtype)
             tensors[name] = TensorPart(producer.output.shape, indices, values)
     ranges = {**where, **{a.name: np.arange(a.extent)[::step] for a in compute.reduction_axes}}
     acc = compute.acc_dtype
-    kind = np.dtype(np.float64) if acc.is_integer else np.dtype(acc.numpy_dtype)
+    kind = dtype or (FLOAT64 if acc.is_integer else np.dtype(acc.numpy_dtype))
     values = evaluate_pointwise(compute, tensors, ranges, kind)
     if compute.output.name not in unstored and not compute.output.dtype.is_integer:
-        values = values.astype(compute.output.dtype.numpy_dtype)
+        stored = compute.output.dtype
+        values = overflow_to_infinity(values, stored) if dtype else values.astype(stored.numpy_dtype)
     return values.astype(np.float64)
 
 

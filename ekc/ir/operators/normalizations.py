@@ -142,8 +142,8 @@ def layer_norm(
     beta have the extents of these axes, in the order of X: (c,) for `axes=1` of (n, c, h, w). The variance is
     the mean of (X - mean)**2, in a pass of its own: the mean of X**2 less the square of the mean would lose
     the digits of a small spread.
-    Elements may differ from the mean of their row by at most 1.8e19. The square of more is infinite in
-    float32, and the row of Y is then beta, without NaN.
+    Elements may differ from the mean of their row by at most 1.8e19. The square of a larger difference is
+    infinite in float32, and the row of Y is then beta, without NaN.
     Raises `InvalidInput` for an eps that is no number of at least 0, and axes that `reduce` refuses.
     """
     i, j, p = _make_passes(shape, axes, "ijp", dtype)
@@ -179,8 +179,8 @@ def rms_norm(
 ) -> Operator:
     """Y = X / sqrt(square + eps) * gamma, square the mean of X**2 over `axes`.
 
-    `axes` as in `layer_norm`; gamma has their extents. Elements may be at most 1.8e19 from 0: the square of
-    more is infinite in float32, and the row of Y is then 0. Raises `InvalidInput` as `layer_norm` does.
+    `axes` as in `layer_norm`; gamma has their extents. Elements may be at most 1.8e19 from 0: a larger
+    square is infinite in float32, and the row of Y is then 0. Raises `InvalidInput` as `layer_norm` does.
     """
     i, p = _make_passes(shape, axes, "ip", dtype)
     share, eps = 1 / math.prod(i.row_shape), _check_eps(eps)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OLDEST_OPSET = 13
 STANDARD_DOMAINS = ("", "ai.onnx")
 DEEPEST_CALL = 100
-"""Functions that call each other, at most."""
+"""Levels of functions that call functions, at most."""
 KEPT_ELEMENTS = 1024
 """Initialisers of at most this many elements stay in the graph: shapes, axes and scales, which onnx reads."""
 

@@ -51,10 +51,9 @@ def infer_model(
             value.type.tensor_type.ClearField("shape")
             for size in shapes[value.name]:
                 value.type.tensor_type.shape.dim.add().dim_value = size
-    for name, data in values.items():
-        if data.size <= DATA_ELEMENTS:
-            copy.graph.initializer.append(onnx.numpy_helper.from_array(data, name))
-    kept = [value for value in copy.graph.input if value.name not in values]
+    shown = {name: data for name, data in values.items() if data.size <= DATA_ELEMENTS}
+    copy.graph.initializer.extend(onnx.numpy_helper.from_array(data, name) for name, data in shown.items())
+    kept = [value for value in copy.graph.input if value.name not in shown]
     del copy.graph.input[:]
     copy.graph.input.extend(kept)
     # Where this fails, the reader infers node by node, and names the node.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ekc.argument_checks import check_choice, check_mapping, format_value
+from ekc.argument_checks import check_choice, check_mapping, format_value, refuse_mask
 from ekc.errors import InvalidInput
 from ekc.models.onnx_reader.import_onnx import import_onnx
 
@@ -59,22 +59,32 @@ def find_input_values(
     types = {value.name: value.type.tensor_type.elem_type for value in inputs}
     found = {}
     for name, elements in given.items():
+        refuse_mask(name, elements)
         dtype = np.dtype(import_onnx().helper.tensor_dtype_to_np_dtype(types[name]))
-        try:
-            array = np.asarray(elements)
-            with np.errstate(all="ignore"):
-                found[name] = array.astype(dtype)
-            fits = array.dtype.kind not in "OSU" and (
-                dtype.kind not in "iub" or np.array_equal(found[name], array)
-            )
-        except (TypeError, ValueError, OverflowError):
-            fits = False
-        if not fits:
+        array = _convert_elements(elements, dtype)
+        if array is None:
             raise InvalidInput(
                 f"values of {label}: {name}: {format_value(elements)} does not fit the type {dtype} of the"
                 f" input; write for example {EXAMPLE_VALUE}"
             )
+        found[name] = array
     return found
+
+
+def _convert_elements(elements: Any, dtype: np.dtype[Any]) -> Array | None:
+    """Numbers in a type; None for what is no number, and where the type cannot hold one. Floats may be
+    rounded."""
+    try:
+        array = np.asarray(elements)
+        if array.dtype.kind not in "biufV":
+            return None
+        with np.errstate(all="ignore"):
+            found = array.astype(dtype)
+            finite = [np.isfinite(a.astype(np.float64)) for a in (found, array)]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    is_kept = found == array if dtype.kind in "iub" else finite[0] == finite[1]
+    return found if np.all(is_kept) else None
 
 
 def _check_names(what: str, label: str, given: Mapping[str, Any], inputs: Sequence[ValueInfoProto]) -> None:

@@ -95,8 +95,8 @@ def _add_inputs(
     for value in inputs:
         what = f"input {value.name!r}"
         if not is_tensor(value.type):
-            kind = (value.type.WhichOneof("value") or "unknown type").removesuffix("_type")
-            raise InvalidInput(f"{file.label}: {what} is a {kind}; only tensors are supported")
+            kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
+            raise InvalidInput(f"{file.label}: {what} has the type {kind}; only tensors are supported")
         refuse_type(file.label, what, value.type)
     given = find_input_values(file.label, inputs, values)
     found = find_input_shapes(file.label, inputs, shapes, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES
 from ekc.models.onnx_reader import contrib, elementwise, norms, pools, products, quantized, views
@@ -127,7 +128,7 @@ def _explain_unread(op: Operation) -> str | None:
         if name is not None and index not in op.read_inputs and index not in ignored
     ]
     if unread:
-        return f"input {unread[0]} ({op.proto.input[unread[0]]!r}) is not supported"
+        return f"input {unread[0]} ({format_value(op.proto.input[unread[0]])}) is not supported"
     return op.attributes.describe_unread("attribute")
 
 
@@ -241,7 +242,7 @@ def _add_opaque(op: Operation, reason: str) -> None:
     for index, output in enumerate(op.proto.output):
         if not output or not is_tensor(state.types.get(output)):
             continue
-        if output in state.aliases or output in state.builder.values:
+        if output in state.aliases or output in state.builder.values or state.is_constant(output):
             continue
         if not _is_numeric(op, output):
             raise InvalidInput(f"{state.file}: {op.label}: tensors of text are not supported")

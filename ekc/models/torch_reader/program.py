@@ -96,7 +96,8 @@ def refuse_quantised(module: Any) -> None:
     """Refuse modules whose weights are packed for the int8 kernels of PyTorch, which cannot be exported."""
     for name, part in module.named_modules():
         kind = type(part)
-        if ".quantized." in f"{kind.__module__}." and list(part.named_parameters(recurse=False)) == []:
+        is_packed = any(key.startswith(("_packed", "_all_weight")) for key in (*vars(part), *part._modules))
+        if ".quantized." in f"{kind.__module__}." and is_packed:
             raise InvalidInput(
                 f"{type(module).__name__}: {name or 'it'} is {kind.__module__}.{kind.__name__}, whose packed"
                 " int8 weights torch.export cannot export; give the module before quantize_dynamic or convert"

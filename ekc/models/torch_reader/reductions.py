@@ -120,7 +120,7 @@ def read_extreme(combine: str, function: str) -> Handler:
         if "other" in call:
             return call.apply(function, call["self"], call["other"])
         if isinstance(call.result, tuple | list):
-            axes = (call.axis(call["dim"], call["self"]),) if call.shape(call["self"]) else ()
+            axes = call.axes(call["dim"], call["self"])
             return (call.reduce(combine, call["self"], axes, bool(call["keepdim"])), None)
         return call.reduce(combine, call["self"], call.axes(None, call["self"]), False)
 
@@ -161,6 +161,7 @@ def read_vector_norm(call: OperatorCall) -> ValueName:
 
 def read_logsumexp(call: OperatorCall) -> ValueName:
     """`logsumexp`: max + log(sum(exp(x - max)))."""
+    call.skip("keepdim")
     x = call.cast(call["self"], call.result_dtype)
     axes = call.axes(call["dim"], x)
     # A row of minus infinity gives minus infinity: infinity less infinity would be NaN.

@@ -246,7 +246,7 @@ def read_pad(call: OperatorCall) -> ValueName:
     if call.get("mode", "constant") != "constant":
         raise NotCoveredError(f"padding by {call['mode']!r}; ekc pads with a number")
     x: ValueName = call["self"]
-    entries = list(call["pad"])
+    entries, number = list(call["pad"]), float(call.get("value", 0.0))
     rank = len(call.shape(x))
     pairs: list[tuple[int, int]] = [(0, 0)] * rank
     for i in range(len(entries) // 2):
@@ -257,7 +257,7 @@ def read_pad(call: OperatorCall) -> ValueName:
     added = tuple((max(0, before), max(0, after)) for before, after in pairs)
     if not any(map(any, added)):
         return x
-    return call.emit("pad", (x,), call.result_shape, padding=added, value=float(call.get("value", 0.0)))
+    return call.emit("pad", (x,), call.result_shape, padding=added, value=number)
 
 
 def read_nearest(call: OperatorCall) -> ValueName:

@@ -39,7 +39,10 @@ KEPT_WHOLE: Mapping[str, str] = {
         ("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d"),
         "padding by elements: ekc pads with a number",
     ),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "logcumsumexp"), "a running sum: no kind of node"),
+    **dict.fromkeys(
+        ("cumsum", "cumprod", "cummax", "logcumsumexp"),
+        "a running sum, product or maximum: no kind of node",
+    ),
 }
 """Operators that decompose into many gathers or into more work: listed as one, with the reason."""
 
@@ -190,13 +193,12 @@ class Walk:
         """Nodes of a kind, or an opaque one with the reason."""
         packet, fact = packet_of(node.target), self.facts[node]
         bound = self.bind(node, args, kwargs)
-        is_known = bound is not None and str(node.target).startswith(("aten.", "prims.ne."))
-        handler = HANDLERS.get(packet) if is_known else None
-        if handler is None:
+        handler = HANDLERS.get(packet) if str(node.target).startswith(("aten.", "prims.ne.")) else None
+        if bound is None or handler is None:
             self.undecided[node.target] = None
             return self.add_opaque(node, explain(node.target))
-        arguments = ReadArguments(bound or {})
-        arguments.drop(*MEMORY_ARGUMENTS, *list_defaults(node.target._schema, bound or {}))
+        arguments = ReadArguments(bound)
+        arguments.drop(*MEMORY_ARGUMENTS, *list_defaults(node.target._schema, bound))
         call = OperatorCall(
             self.reading,
             str(node.target),

@@ -148,8 +148,8 @@ class ModelInputCache:
 
 
 class _CachedRows:
-    """The memory of a cache. It is allocated at the first use: once freed and allocated again, it would be
-    resident even while nothing is written to it."""
+    """The memory of a cache, allocated at its first use: memory that is freed and allocated again may count
+    as used before anything is written to it."""
 
     def __init__(self) -> None:
         self._keys = np.zeros(FEATURE_CACHE.max_genomes, dtype=np.int64)

@@ -124,7 +124,7 @@ def compare_energies(one: Trial, other: Trial) -> Difference | None:
 
 def is_saving_shown(one: Trial, other: Trial) -> bool:
     """Whether the meter shows that `one` takes less energy than `other`: by pairs where both were metered in
-    turn, otherwise by intervals that do not meet. A prediction shows nothing."""
+    turn, otherwise by intervals that do not overlap. A prediction shows nothing."""
     found = compare_energies(one, other)
     if found is not None:
         return found.is_significant and found.ratio < 1

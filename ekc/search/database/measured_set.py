@@ -37,7 +37,7 @@ from ekc.search.database.query import (
     find_metered_operators,
     load_winners,
     make_unanalysed_candidate,
-    read_only_schedule,
+    require_schedule,
     rows_to_candidates,
 )
 
@@ -212,7 +212,7 @@ def _find_by_digest(word: str, records: str | Path) -> Schedule:
     with RecordStore(records, create=False) as store:
         numbers = store.find_digests(word)
         digest = _match_digest(word, numbers, records)
-        return read_only_schedule(store.read_row(numbers[digest]))
+        return require_schedule(store.read_row(numbers[digest]))
 
 
 def _match_digest(word: str, digests: Iterable[str], file: str | Path) -> str:

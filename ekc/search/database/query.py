@@ -97,8 +97,8 @@ def read_schedule(row: RecordRow) -> Schedule:
     return schedule
 
 
-def read_only_schedule(row: RecordRow) -> Schedule:
-    """Read the schedule of a row, as `read_schedule`, with a message that names file and schedule."""
+def require_schedule(row: RecordRow) -> Schedule:
+    """Read the schedule of a row, as `read_schedule`. Raises `RecordError`, which names file and schedule."""
     try:
         return read_schedule(row)
     except (InvalidInput, ScheduleError) as problem:
@@ -116,7 +116,8 @@ def _rows_to_candidate(rows: list[RecordRow]) -> Candidate:
 
 
 def _check_energy(row: RecordRow, figures: MeasuredFigures) -> None:
-    """Raises `RecordError` where the energy of a metering is not its power times the latency, about."""
+    """Raises `RecordError` where energy / power of a metering is more than `MAX_TIME_RATIO` times the
+    latency, or less than its inverse times the latency."""
     for metering in figures.meterings if figures.latency_s is not None else ():
         seconds, latency_s = metering.energy_j / metering.power_w, figures.latency_s or 0.0
         if not 1 / MAX_TIME_RATIO <= seconds / latency_s <= MAX_TIME_RATIO:

@@ -113,7 +113,7 @@ def _normalise(text: object) -> str:
 
 
 def limit_work(connection: sqlite3.Connection, path: Path) -> None:
-    """Bound the work of a reader, which grows with the file: damaged pages can lead SQLite in circles."""
+    """Bound the work of a reader by the size of its file: SQLite may read damaged pages again and again."""
     left = 2000 + path.stat().st_size // 5_000
 
     def count_steps() -> bool:

@@ -141,11 +141,9 @@ def describe_uncovered(data: ModelData) -> str:
     if not nodes:
         return ""
     flops, size = 100 * (1 - coverage.flops), 100 * (1 - coverage.bytes)
-    unknown = count_nouns(coverage.unknown_nodes, "node")
-    shares = f"{unknown} of unknown work; {flops:.2f}% of the known flops" if coverage.unknown_nodes else (
-        f"{flops:.2f}% of the flops"
-    )  # fmt: skip
-    shares += f", {size:.1f}% of the bytes"
+    unknown = count_nouns(coverage.unknown_nodes, "node") if coverage.unknown_nodes else ""
+    start, known = (f"{unknown} of unknown work; ", "known flops") if unknown else ("", "flops")
+    shares = f"{start}{flops:.2f}% of the {known}, {size:.1f}% of the bytes"
     ranked = sorted(nodes, key=lambda node: -node.bytes)
     listed = [f"{node.target} ({node.count}): {node.reason}" for node in ranked[:MAX_UNCOVERED]]
     more = len(nodes) - len(listed)
