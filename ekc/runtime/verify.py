@@ -31,7 +31,7 @@ from ekc.ir.interpreter.compare import (
     list_compared_positions,
     sample_blocks,
 )
-from ekc.ir.interpreter.edge_values import EdgeComparison, EdgeReference
+from ekc.ir.interpreter.edge_values import EdgeComparison, EdgeReference, needs_edge_values
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_stored_tensors
@@ -112,7 +112,8 @@ def verify(
     schedule: Schedule, compiled: CompiledKernel, expected: ReferenceEvaluator, seed: int = 0
 ) -> Verdict:
     """Execute a kernel in the PTX machine on the inputs of `expected` and compare each launch; `seed` draws
-    the blocks. Two blocks of each launch run on edge values too. Raises `EkcError` when the machine cannot
+    the blocks. Two blocks of each launch run on edge values too, where
+    these may show more. Raises `EkcError` when the machine cannot
     run the PTX."""
     trees, expected = derive_launches(schedule.program), expected.for_operator(schedule.program.op)
     blocks = [choose_blocks(tree, seed) for tree in trees]
@@ -126,9 +127,9 @@ def verify(
 def _check_edges(
     compiled: CompiledKernel, op: Operator, trees: Sequence[LaunchTree], seed: int
 ) -> tuple[EdgeComparison, ...]:
-    """Run the first block of each launch, and the last one, which has most guards, on edge values. Where all
-    inputs are integers there are none, and nothing runs."""
-    if all(spec.dtype.is_integer for spec in op.inputs):
+    """Run the first block of each launch, and the last one, which has most guards, on edge values, where these
+    may show more than random inputs."""
+    if not needs_edge_values(op):
         return ()
     expected = EdgeReference(op, seed)
     blocks = [expand_to_blocks(tree, np.unique([0, count_output_tiles(tree) - 1])) for tree in trees]

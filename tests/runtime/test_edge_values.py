@@ -70,12 +70,12 @@ def test_kernel_that_is_wrong_for_edge_values_alone_is_found(right: Body, wrong:
 @pytest.mark.parametrize(
     "op",
     [
-        ekc.matmul(33, 40, 70),
+        ekc.matmul(33, 40, 70).epilogue(lambda c: ekc.relu(c)),
         ekc.matmul(33, 40, 70, dtype="tf32"),
         ekc.matmul(32, 32, 64, dtype="float16").epilogue(lambda c, b: ekc.gelu(c + b), b=(32,)),
         ekc.softmax((12, 70), axis=0),
         ekc.layer_norm((24, 120)),
-        ekc.conv2d(1, 4, 9, 9, out_channels=8, kernel=3, padding=1),
+        ekc.conv2d(1, 4, 9, 9, out_channels=8, kernel=3, padding=1, dtype="float16"),
         ekc.reduce((20, 30), (1,), "max"),
         ekc.reduce((20, 30), (1,), "prod"),
     ],
@@ -94,8 +94,10 @@ def test_elements_beyond_the_range_of_float32_are_not_judged() -> None:
     assert found.edges[-1].judged < found.edges[-1].compared
 
 
-def test_kernels_of_integers_do_not_run_again() -> None:
-    op = ekc.matmul(8, 8, 16, dtype="int8")
+@pytest.mark.parametrize(
+    "op", [ekc.matmul(8, 8, 16, dtype="int8"), ekc.matmul(8, 8, 16), ekc.reduce((8, 16), (1,), "sum")]
+)
+def test_kernels_of_integers_and_of_float32_products_do_not_run_again(op: Operator) -> None:
     found = judge_kernel_of(op, op)
     assert found.ok
     assert found.edges == ()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.compute import Compute
+from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import FLOAT32, DType
 from ekc.ir.graph import OperatorGraph
 from ekc.ir.interpreter.tolerance import (
@@ -137,6 +137,21 @@ def _count_reads(op: OperatorGraph, tensor: str) -> int:
     """Elements of a tensor that one element of a compute reads, at most."""
     counts = (math.prod(a.extent for a in axes if a.is_reduction) for axes in op.list_read_axes(tensor))
     return max(counts, default=1)
+
+
+def needs_edge_values(op: OperatorGraph) -> bool:
+    """Whether edge values may show what random inputs do not. Integers have none. A sum of products of float32
+    values executes the same multiplications and additions for every value, so random inputs show its faults."""
+    has_floats = not all(spec.dtype.is_integer for spec in op.inputs)
+    return has_floats and not all(_sums_float32_products(op, compute) for compute in op.computes)
+
+
+def _sums_float32_products(op: OperatorGraph, compute: Compute) -> bool:
+    names = {ex.name_operation(one) for one in list_operations(compute.body)}
+    tensors = [op.tensors[load.tensor] for load in compute.loads]
+    is_float32 = all(spec.dtype == FLOAT32 for spec in (*tensors, compute.output))
+    is_sum = bool(compute.reduction_axes) and compute.combine == "sum"
+    return is_sum and is_float32 and compute.acc_dtype == FLOAT32 and names <= {"*"}
 
 
 @dataclass(frozen=True)
