@@ -127,8 +127,8 @@ def verify(
 def _check_edges(
     compiled: CompiledKernel, op: Operator, trees: Sequence[LaunchTree], seed: int
 ) -> tuple[EdgeComparison, ...]:
-    """Run the first block of each launch, and the last one, which has most guards, on edge values, where these
-    may show more than random inputs."""
+    """Run the first block of each launch, and the last one, which has most guards, on edge values, where
+    these may show more than random inputs."""
     if not needs_edge_values(op):
         return ()
     expected = EdgeReference(op, seed)

@@ -61,6 +61,7 @@ def test_warning_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) 
 
 INTERRUPT = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's job in the background ignores it.
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:

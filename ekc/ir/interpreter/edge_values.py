@@ -140,8 +140,8 @@ def _count_reads(op: OperatorGraph, tensor: str) -> int:
 
 
 def needs_edge_values(op: OperatorGraph) -> bool:
-    """Whether edge values may show what random inputs do not. Integers have none. A sum of products of float32
-    values executes the same multiplications and additions for every value, so random inputs show its faults."""
+    """Whether edge values may show what random inputs do not. Integers have none. A sum of products of
+    float32 values executes the same instructions for every value, so random inputs show its faults."""
     has_floats = not all(spec.dtype.is_integer for spec in op.inputs)
     return has_floats and not all(_sums_float32_products(op, compute) for compute in op.computes)
 
