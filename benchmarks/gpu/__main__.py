@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -40,7 +40,7 @@ PARTS: dict[str, ModuleType] = {
 """Parts by value; those that need no GPU are last."""
 FIRST_S = {
     **{"check": 5.0, "versus": 60.0, "record": 20.0, "tune": 130.0, "equals": 30.0, "traces": 30.0},
-    **{"library": 60.0, "counters": 20.0, "fidelity": 5.0},
+    **{"library": 40.0, "counters": 20.0, "fidelity": 5.0},
 }
 """Estimated seconds, rather too long, of the first item of a part with all preparations."""
 OTHERS = {"prepare": plan}
@@ -51,8 +51,8 @@ DRY_MINUTES = 1.8
 INTERRUPTED, BAD_INPUT = 130, 2
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the parts; the tables, printed and in the folder."""
+def main(words: Sequence[str] | None = None, now: Callable[[], float] = time.monotonic) -> int:
+    """Run the parts; the tables, printed and in the folder. `now`: seconds of the clock of the minutes."""
     arguments = _parse_arguments(words)
     names = (
         list(PARTS)
@@ -65,9 +65,8 @@ def main(words: Sequence[str] | None = None) -> int:
             if names:
                 kit.folder.begin_run(kit.folder.measured | describe_machine() | {AWAY: True})
         else:
-            kit = Kit.open(
-                arguments.device, arguments.out, arguments.dry_run, arguments.seed, arguments.set_clocks
-            )
+            options = arguments.dry_run, arguments.seed, arguments.set_clocks
+            kit = Kit.open(arguments.device, arguments.out, *options, now)
     except EkcError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
@@ -101,18 +100,18 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
     """Run each part for its minutes, as long as there are any; in a dry run, for its share of them.
 
     A part begins its first item in any case, so one for which too little is left is not begun."""
-    end = time.monotonic() + 60 * minutes
+    end = kit.now() + 60 * minutes
     minutes_by_part = {name: _find_part(name).MINUTES for name in names}
     if kit.dry or len(names) == 1:
         minutes_by_part = dict.fromkeys(names, minutes / len(names))
     for name in names:
-        seconds = min(60 * minutes_by_part[name], end - time.monotonic())
+        seconds = min(60 * minutes_by_part[name], end - kit.now())
         if seconds <= (0 if kit.dry or len(names) == 1 else FIRST_S.get(name, 0.0)):
             kit.folder.add_note(name, "not run", f"the {minutes:g} minutes are used")
             continue
         print(f"{name}: {seconds:.0f} s on {kit.label}", file=sys.stderr)
         try:
-            budget = Budget(seconds)
+            budget = Budget(seconds, kit.now)
             _find_part(name).run(kit, budget)
             if budget.cut:
                 kit.folder.add_note(

@@ -18,7 +18,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import count_cores
 from ekc.tables import format_table
 
-MINUTES = 2.0
+MINUTES = 1.0
 DRAWN = 3
 """Schedules of each operator beside the naive one."""
 POPULATION = 48

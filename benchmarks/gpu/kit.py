@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,16 +42,27 @@ class Kit:
     dry: bool
     seed: int
     set_clocks: bool
+    now: Callable[[], float] = time.monotonic
+    """Seconds of the clock that budgets are of; a rehearsal has a virtual one."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(count_cores()))
 
     @classmethod
-    def open(cls, target: str, out: Path, dry: bool, seed: int, set_clocks: bool) -> Kit:
+    def open(
+        cls,
+        target: str,
+        out: Path,
+        dry: bool,
+        seed: int,
+        set_clocks: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> Kit:
         """Open the device; a dry run has a simulated one. Raises `EkcError`."""
         target = DRY_TARGET if dry else target
         device = devices.open(target)
         if set_clocks:
             device = _fix_clock(device)
-        return cls(target, device, Folder(out, describe_conditions(device, dry, seed)), dry, seed, set_clocks)
+        folder = Folder(out, describe_conditions(device, dry, seed))
+        return cls(target, device, folder, dry, seed, set_clocks, now)
 
     @classmethod
     def reopen(cls, out: Path) -> Kit:

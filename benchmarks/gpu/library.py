@@ -1,8 +1,10 @@
-"""C++ libraries of this GPU's kernels: written, built by make, and checked by their own check programs.
+"""C++ libraries of this GPU's kernels: built, checked by their own check programs, and used by a program.
 
 The schedules are those of the part `tune`, or the best of some random ones on the simulated device of the
 same architecture. One library embeds machine code, and g++ builds it; the other has CUDA source, and nvcc
-builds it. The figures of the check program are compared with those that ekc measures of the same kernels.
+builds it. make builds the check program, whose figures are compared with those that ekc measures of the same
+kernels. One compiler command builds `library_calls.cpp` with the sources of the library: it selects, replays
+a CUDA graph and calls on two streams.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,10 +41,12 @@ from ekc.ir.operator import Operator
 from ekc.processes.pool import count_cores
 from ekc.tables import format_table
 
-MINUTES = 3.0
+MINUTES = 2.0
 NAME = "kit"
 FORMS = {"cubin": True, "nvcc": False}
 """Forms of a library, and whether machine code is embedded."""
+CALLS = Path(__file__).with_name("library_calls.cpp")
+"""The program that uses a library."""
 OPERATORS: tuple[Operator, ...] = (
     ekc.matmul(256, 256, 256),
     ekc.matmul(512, 512, 512, dtype="float16"),
@@ -59,17 +63,24 @@ LEAST_S = 60.0
 SKIPPED = 77
 """Exit status of a check program that finds no GPU, or no kernel for it."""
 
+Step = Callable[[Kit, Bundle, Path, Budget], dict[str, Any]]
+"""Makes the facts of a row, its status among them, of a library in a folder."""
+
 
 def run(kit: Kit, budget: Budget) -> None:
-    """A row for each form of the library."""
-    if kit.device.simulated:
-        kit.folder.add_note("library", "not run", f"{kit.label} runs no library")
+    """A row for the check program of each form of the library, and one for the program that uses it."""
+    if kit.dry:
+        kit.folder.add_note("library", "not run", f"a dry run compiles no library for {kit.label}")
         return
-    todo = [form for form in FORMS if kit.folder.find_row("library", form) is None]
+    steps: list[tuple[str, str, Step]] = []
+    for form in FORMS:
+        steps += [(form, form, _check_library), (f"{form}, calls", form, _use_library)]
+    todo = [one for one in steps if kit.folder.find_row("library", one[0]) is None]
     if shutil.which("nvcc") is None:
-        for form in [form for form in todo if not FORMS[form]]:
-            kit.folder.add_row("library", form, "not run", reason="nvcc is not on the PATH")
-        todo = [form for form in todo if FORMS[form]]
+        for name, form, _ in todo:
+            if not FORMS[form]:
+                kit.folder.add_row("library", name, "not run", reason="nvcc is not on the PATH")
+        todo = [one for one in todo if FORMS[one[1]]]
     if not todo:
         return
     try:
@@ -77,15 +88,14 @@ def run(kit: Kit, budget: Budget) -> None:
     except EkcError as problem:
         kit.folder.add_note("library", "not run", str(problem))
         return
-    own = _measure_kernels(kit, bundle)
-    for form in budget.take_affordable(todo):
+    for name, form, step in budget.take_affordable(todo):
         try:
-            facts = _check_library(bundle, FORMS[form], kit.gpu, budget)
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = Path(temporary) / NAME
+                write_bundle(bundle, folder, cubin=FORMS[form])
+                kit.folder.add_row("library", name, origin=origin, **step(kit, bundle, folder, budget))
         except EkcError as problem:
-            kit.folder.add_row("library", form, str(problem))
-            continue
-        is_right = "check" in facts and all(row["right"] is not False for row in facts["check"]["kernels"])
-        kit.folder.add_row("library", form, "ok" if is_right else "FAIL", origin=origin, own=own, **facts)
+            kit.folder.add_row("library", name, str(problem))
 
 
 def _make_bundle(kit: Kit) -> tuple[Bundle, str]:
@@ -142,26 +152,69 @@ def _measure_kernels(kit: Kit, bundle: Bundle) -> list[dict[str, Any]]:
     return list(measure_in_turn(named, TURNS, WINDOWS, WINDOW_S).values())
 
 
-def _check_library(bundle: Bundle, cubin: bool, gpu: int, budget: Budget) -> dict[str, Any]:
-    """Write, build and check a library; facts for its row, without "check" where the check program failed.
-    Raises `EkcError` where it cannot be built or is skipped."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, file = Path(temporary) / NAME, Path(temporary) / "check.json"
-        write_bundle(bundle, folder, cubin=cubin)
-        program = f"build/{NAME}_check"
-        began = time.monotonic()
-        status, said = _run_program(["make", f"-j{count_cores()}", program], folder, budget)
-        if status != 0:
-            raise EkcError(f"make failed: {said}")
-        build_s = time.monotonic() - began
-        visible = {"CUDA_VISIBLE_DEVICES": _name_gpu(gpu, os.environ)}
-        words = [str(folder / program), "--json", str(file)]
-        status, said = _run_program(words, folder, budget, visible)
-        if status == SKIPPED:
-            raise EkcError(said)
-        if not file.exists() or not file.stat().st_size:
-            return {"build_s": build_s, "reason": f"exit status {status}: {said}"}
-        return {"build_s": build_s, "check": json.loads(file.read_text())}
+def _check_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> dict[str, Any]:
+    """Build a library with make, and check it; facts for its row, without "check" where the check program
+    failed. Raises `EkcError` where it cannot be built or is skipped."""
+    program = f"build/{NAME}_check"
+    build_s = _build(["make", f"-j{count_cores()}", program], folder, budget)
+    facts = _run_on_gpu(kit, folder / program, ["--json"], budget)
+    if "found" not in facts:
+        return {"status": "FAIL", "build_s": build_s, **facts}
+    check = facts["found"]
+    is_right = all(row["right"] is not False for row in check["kernels"])
+    own = _measure_kernels(kit, bundle)
+    return {"status": "ok" if is_right else "FAIL", "build_s": build_s, "check": check, "own": own}
+
+
+def _use_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> dict[str, Any]:
+    """Build the program that uses a library by one command, and run it; facts for its row. Raises `EkcError`
+    where it cannot be built or is skipped."""
+    program = folder / "library_calls"
+    build_s = _build(list_build_words(bundle, folder, program), folder, budget)
+    facts = _run_on_gpu(kit, program, [], budget)
+    functions = facts.get("found", {}).get("functions", ())
+    is_right = functions and not any(one[fault] for one in functions for fault in FAULTS)
+    return {
+        "status": "ok" if is_right else "FAIL",
+        "build_s": build_s,
+        "calls": facts.pop("found", None),
+        **facts,
+    }
+
+
+FAULTS = ("selection", "graph", "streams")
+"""What `library_calls` looks for in each function: null, or what is wrong."""
+
+
+def list_build_words(bundle: Bundle, folder: Path, program: Path) -> list[str]:
+    """The command that builds `library_calls` with the sources of a library: its headers, `src/`, no make."""
+    sources = [str(CALLS), *map(str, sorted((folder / "src").glob("*.c*"))), f"tests/{NAME}_naive.cpp"]
+    flags = ["-std=c++17", "-Iinclude", "-Itests", *sources, "-o", str(program)]
+    if any(source.endswith(".cu") for source in sources):
+        return ["nvcc", f"-arch={bundle.boards[0].arch}", *os.environ.get("NVCCFLAGS", "-O2").split(), *flags]
+    return [os.environ.get("CXX", "g++"), *os.environ.get("CXXFLAGS", "-O2").split(), *flags, "-ldl"]
+
+
+def _build(words: list[str], folder: Path, budget: Budget) -> float:
+    """Build; the seconds. Raises `EkcError`."""
+    began = time.monotonic()
+    status, said = _run_program(words, folder, budget)
+    if status != 0:
+        raise EkcError(f"{words[0]} failed: {said}")
+    return time.monotonic() - began
+
+
+def _run_on_gpu(kit: Kit, program: Path, words: list[str], budget: Budget) -> dict[str, Any]:
+    """Run a program that writes JSON into the file of its last argument; {"found": content}, or a "reason".
+    Raises `EkcError` where it is skipped."""
+    file = program.parent / "found.json"
+    visible = {"CUDA_VISIBLE_DEVICES": _name_gpu(kit.gpu, os.environ)}
+    status, said = _run_program([str(program), *words, str(file)], program.parent, budget, visible)
+    if status == SKIPPED:
+        raise EkcError(said)
+    if not file.exists() or not file.stat().st_size:
+        return {"reason": f"exit status {status}: {said}"}
+    return {"found": json.loads(file.read_text())}
 
 
 def _run_program(
@@ -189,10 +242,13 @@ def _name_gpu(number: int, variables: Mapping[str, str]) -> str:
 
 
 def make_table(kit: Kit) -> str:
-    """One line for each kernel of each library."""
+    """One line for each kernel of each library, and one for each program that used it."""
     lines, notes = [], []
     kernels: list[Row] = []
     for row in kit.folder.list_rows("library"):
+        if row.get("calls"):
+            notes += _describe_calls(row)
+            continue
         if "check" not in row:
             notes.append(f"  {row['item']}: {row.get('reason') or row['status']}")
             continue
@@ -211,6 +267,25 @@ def make_table(kit: Kit) -> str:
         "  us, mJ: by the check program; ekc: the same kernel measured by ekc; ratio: the first over this"
     )
     return "\n".join([table, legend, *notes])
+
+
+def _describe_calls(row: Row) -> list[str]:
+    """What the program that uses a library found: selection, graph and streams of each function."""
+    calls, item = row["calls"], row["item"]
+    names = [
+        f"{one['function']} {'x'.join(map(str, one['extents']))} {one['prefer']}"
+        for one in calls["functions"]
+    ]
+    faults = [
+        f"  {item}, {name}: {fault}: {one[fault]}"
+        for name, one in zip(names, calls["functions"], strict=True)
+        for fault in FAULTS
+        if one[fault]
+    ]
+    times = f"{1e6 * calls['plain_s']:.4g} us by plain calls, {1e6 * calls['graph_s']:.4g} us from a graph"
+    good = len(names) - len({line.rsplit(": ", 2)[0] for line in faults})
+    text = f"{good} of {len(names)} functions are the same from a graph, on two streams and by plain calls"
+    return [f"  {item}: {text}; all of them once: {times}; built in {row['build_s']:.0f} s", *faults]
 
 
 _RESULTS = {True: "right", False: "WRONG", None: "not compared"}

@@ -1,118 +1,277 @@
-"""Operators tuned for latency and for energy: the two winners measured in turn, and their difference."""
+"""Does a search for joules pay? Operators tuned for latency and for energy with the same seconds and seeds.
+
+The winners of both searches are measured in turn. A search has a record file and a compile cache of its own,
+so that it gains nothing from the other one, and odd seeds search for energy first. A search that was killed
+goes on with what is in its file. The first nine minutes hold the float32 product with both seeds.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Ours, compute_ratio, format_median, measure_in_turn
-from benchmarks.gpu.folder import TUNING
-from benchmarks.gpu.items import Item, list_small_items, list_tuned_items
+from benchmarks.gpu.folder import TUNING, Row
+from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
 from benchmarks.gpu.kit import Kit
+from ekc.devices.statistics import (
+    Difference,
+    Interval,
+    MeasuredValue,
+    compare_pairwise,
+    estimate_mean_interval,
+)
 from ekc.errors import EkcError
+from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.defaults import FINALS, MEASURING
+from ekc.search.data.events import TuningEvent
 from ekc.search.data.result import INTERRUPTED
-from ekc.search.data.trial import Trial
+from ekc.search.database.database import RecordStore
+from ekc.search.database.merge import merge_records
 from ekc.search.tune import tune
 from ekc.tables import format_table
 
 MINUTES = 9.0
-TRIALS, DRY_TRIALS = 128, 4
-TURNS, WINDOWS, WINDOW_S = 5, 3, 3.0
-WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + 2.0))
-"""Kept of an item's time for the winners, measured in turn: a window costs two seconds beside its own."""
+TRIALS, DRY_TRIALS = 512, 4
+"""Trials of a search, at most: more than there is time for."""
+SEEDS = (0, 1)
+SEARCH_S, LEAST_S = 60.0, 20.0
+"""Seconds of a search before its finals; less than the second number tells nothing."""
+TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
+METERING_S = 2.2
+"""Seconds of a metering beside its window, on an H100."""
+WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + METERING_S))
+"""Seconds to measure two winners in turn."""
 CHECK_S = 3.0
 """CPU seconds to execute the kernel of one finalist: 2.3 to 2.9 s were measured for MM 2048^3."""
-CHECKS_S = (2 * FINALS.finalist_count + FINALS.fastest_count) * CHECK_S
-"""CPU seconds for the finalists of both searches: for latency the fastest, for energy others as well."""
 FINALISTS = FINALS.finalist_count + FINALS.fastest_count
-FINALS_S = (1 + FINALISTS) * (MEASURING.final_window_s + 2.0) + CHECKS_S
-"""And for what searches do whether they are late or not: where one for energy began and its finalists are
-metered, and finalists are checked."""
-LEAST_S, GOOD_S = 20.0, 30.0
-"""For a search: less tells nothing, and so much is better than another operator."""
+FINALS_S = {
+    "latency": FINALS.finalist_count * CHECK_S,
+    "energy": FINALISTS * (CHECK_S + MEASURING.final_window_s + METERING_S)
+    + 2 * (MEASURING.label_window_s + METERING_S),
+}
+"""Seconds that a search takes after its time is up, by objective: it checks its finalists, and one for energy
+meters what it had just timed, then each finalist."""
 OBJECTIVES = ("latency", "energy")
 
 
+@dataclass(frozen=True)
+class Pair:
+    """An operator and a seed: one search for each objective."""
+
+    item: Item
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its row."""
+        return f"{self.item.name}, seed {self.seed}"
+
+    def name_search(self, objective: str) -> str:
+        """The name of the row of one search."""
+        return f"{self.name}, {objective}"
+
+
 def run(kit: Kit, budget: Budget) -> None:
-    """A row for each operator."""
+    """A row for each search, then one for each pair of winners."""
     if importlib.util.find_spec("xgboost") is None:
         kit.folder.add_note("tune", "not run", "xgboost is not installed")
         return
-    items = list(list_small_items()) if kit.dry else list(list_tuned_items())
-    todo = [item for item in items if kit.folder.find_row("tune", item.name) is None]
-    kept = WINNERS_S + FINALS_S
-    # A dry run tunes next to nothing.
-    good, least = (1.0, 1.0) if kit.dry else (kept + len(OBJECTIVES) * s for s in (GOOD_S, LEAST_S))
-    for item, share in budget.share_time(todo, good, least):
+    items = list_small_items() if kit.dry else list_recorded_items()
+    seeds = [kit.seed + n for n in (SEEDS[:1] if kit.dry else SEEDS)]
+    todo = [Pair(item, seed) for item in items for seed in seeds]
+    todo = [pair for pair in todo if kit.folder.find_row("tune", pair.name) is None]
+    estimate = (lambda pair: 0.0) if kit.dry else partial(_estimate_seconds, kit)
+    for pair in budget.take_affordable(todo, estimate):
         try:
-            _tune(kit, item, max((share - kept) / len(OBJECTIVES), LEAST_S))
+            _compare_objectives(kit, pair, budget)
         except EkcError as problem:
-            kit.folder.add_row("tune", item.name, str(problem))
+            kit.folder.add_row("tune", pair.name, str(problem))
 
 
-def _tune(kit: Kit, item: Item, seconds: float) -> None:
-    winners: dict[str, Trial] = {}
-    searched: dict[str, Any] = {}
-    for objective in OBJECTIVES:
+def _estimate_seconds(kit: Kit, pair: Pair) -> float:
+    """Seconds of the searches of a pair that are missing, and of the comparison."""
+    missing = [x for x in OBJECTIVES if kit.folder.find_row("tune", pair.name_search(x)) is None]
+    return WINNERS_S + sum(LEAST_S + FINALS_S[objective] for objective in missing)
+
+
+def _compare_objectives(kit: Kit, pair: Pair, budget: Budget) -> None:
+    for objective in OBJECTIVES[:: -1 if pair.seed % 2 else 1]:
+        if kit.folder.find_row("tune", pair.name_search(objective)) is None:
+            left = budget.compute_left_s() - _estimate_seconds(kit, pair) + LEAST_S
+            _search(kit, pair, objective, 1.0 if kit.dry else min(max(left, LEAST_S), SEARCH_S))
+        _keep_records(kit, pair, objective)
+    rows = {x: kit.folder.find_row("tune", pair.name_search(x)) for x in OBJECTIVES}
+    searched = {name: row for name, row in rows.items() if row is not None}
+    figures = measure_in_turn(
+        [
+            Ours(name, kit.device, kit.compile_kernel(Schedule.from_json(row["schedule"])))
+            for name, row in searched.items()
+        ],
+        *(TURNS, WINDOWS, WINDOW_S),
+    )
+    kit.folder.add_row("tune", pair.name, "ok", operator=pair.item.name, seed=pair.seed, figures=figures)
+
+
+def _search(kit: Kit, pair: Pair, objective: str, seconds: float) -> None:
+    """Search once; a row. What was measured before a kill counts as measured, and its seconds as used."""
+    records = _find_records(kit, pair, objective)
+    used_s = _measure_used_seconds(records)
+    deadline = kit.now() + max(seconds - used_s, min(seconds, LEAST_S))
+
+    def is_late(event: TuningEvent) -> bool:
+        return kit.now() > deadline
+
+    with _use_own_cache():
         result = tune(
-            item.op,
+            pair.item.op,
             target=kit.target,
             objective=objective,
             trials=DRY_TRIALS if kit.dry else TRIALS,
-            seed=kit.seed,
-            records=kit.folder.path / TUNING,
-            time_budget_s=seconds,
+            seed=pair.seed,
+            records=records,
             progress=False,
+            callback=None if kit.dry else is_late,
         )
-        if result.stopped == INTERRUPTED:
-            # It ends with what it has; so shall all that comes after it.
-            raise KeyboardInterrupt
-        winners[objective] = result.best
-        searched[objective] = {
-            "digest": result.best.schedule.digest,
-            "schedule": result.best.schedule.to_json(),
-            "checked": result.best.checked,
-            "trials": result.trial_count,
-            "metered": result.metered_count,
-            "seconds": result.seconds,
-            "stopped": result.stopped,
-        }
-    figures = measure_in_turn(
-        [Ours(name, kit.device, kit.compile_kernel(trial.schedule)) for name, trial in winners.items()],
-        *(TURNS, WINDOWS, WINDOW_S),
+    if result.stopped == INTERRUPTED:
+        # It ends with what it has; so shall all that comes after it. The next call goes on with its file.
+        raise KeyboardInterrupt
+    kit.folder.add_row(
+        "tune",
+        pair.name_search(objective),
+        "ok",
+        digest=result.best.schedule.digest,
+        schedule=result.best.schedule.to_json(),
+        checked=result.best.checked,
+        trials=result.trial_count,
+        metered=result.metered_count,
+        seconds=result.seconds,
+        used_s=used_s,
+        stopped=result.stopped,
     )
-    kit.folder.add_row("tune", item.name, "ok", searched=searched, figures=figures)
+
+
+def _find_records(kit: Kit, pair: Pair, objective: str) -> Path:
+    """The record file of a search that is under way. It goes into the file of all when the search has ended."""
+    return kit.folder.path / f"search-{pair.item.op.digest[:8]}-{pair.seed}-{objective}.sqlite"
+
+
+def _measure_used_seconds(records: Path) -> float:
+    """Seconds from the first to the last row of a search that was killed."""
+    if not records.exists():
+        return 0.0
+    with RecordStore(records) as store:
+        at = [datetime.fromisoformat(row.created) for row in store.read_rows()]
+    return (at[-1] - at[0]).total_seconds() if at else 0.0
+
+
+def _keep_records(kit: Kit, pair: Pair, objective: str) -> None:
+    """Move the rows of a search that has ended into the file of all searches; after a kill, once more."""
+    records = _find_records(kit, pair, objective)
+    if records.exists():
+        merge_records([records], kit.folder.path / TUNING)
+        for file in records.parent.glob(f"{records.name}*"):
+            file.unlink()
+
+
+@contextmanager
+def _use_own_cache() -> Iterator[None]:
+    """Compile into a cache that is empty at first: the kernels of another search cost as much as new ones."""
+    name = "EKC_CACHE_DIR"
+    before = os.environ.get(name)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = before
 
 
 def make_table(kit: Kit) -> str:
-    """One line for each operator."""
-    rows, notes = [], []
-    for row in kit.folder.list_rows("tune"):
-        if "figures" not in row:
-            notes.append(f"  {row['item']}: {row['status']}")
-            continue
-        fast, lean = (row["figures"][name] for name in OBJECTIVES)
-        same = row["searched"]["latency"]["digest"] == row["searched"]["energy"]["digest"]
-        rows.append(
-            (
-                row["item"],
-                format_median(fast["latency_s"], 1e6),
-                format_median(lean["latency_s"], 1e6),
-                format_median(fast["energy_j"], 1e3),
-                format_median(lean["energy_j"], 1e3),
-                "same kernel" if same else _format_saving(fast["energy_j"], lean["energy_j"]),
-            )
-        )
-        notes += [f"  {row['item']}, {n}: {x['problem']}" for n, x in row["figures"].items() if x["problem"]]
-    heads = ("operator", "latency: us", "energy: us", "latency: mJ", "energy: mJ", "energy saved")
+    """One line for each pair, and a verdict for each operator and for all."""
+    rows = kit.folder.list_rows("tune")
+    searches = {row["item"]: row for row in rows if "schedule" in row}
+    pairs = [row for row in rows if "figures" in row]
+    notes = [f"  {row['item']}: {row['status']}" for row in rows if row["status"] != "ok"]
+    heads = (
+        "operator",
+        "seed",
+        "latency: us",
+        "energy: us",
+        "latency: mJ",
+        "energy: mJ",
+        "trials",
+        "metered",
+    )
     title = f"tune: on {kit.label}; winner of the latency objective beside that of the energy objective"
-    return "\n".join([format_table(heads, rows, title), *notes])
+    lines = [_format_pair(row, searches) for row in pairs]
+    return "\n".join([format_table(heads, lines, title), *_format_verdicts(pairs), *notes])
 
 
-def _format_saving(fast: list[list[float]], lean: list[list[float]]) -> str:
-    difference = compute_ratio(fast, lean)
-    if difference is None:
-        return "-"
-    return f"{1 - difference.ratio:.1%}{'' if difference.is_significant else ' ~ does not count'}"
+def _format_pair(row: Row, searches: dict[str, Row]) -> tuple[str, ...]:
+    fast, lean = (row["figures"][name] for name in OBJECTIVES)
+    found = [searches[f"{row['item']}, {name}"] for name in OBJECTIVES]
+    return (
+        row["operator"],
+        str(row["seed"]),
+        format_median(fast["latency_s"], 1e6),
+        format_median(lean["latency_s"], 1e6),
+        format_median(fast["energy_j"], 1e3),
+        format_median(lean["energy_j"], 1e3),
+        " / ".join(str(one["trials"]) for one in found),
+        str(found[1]["metered"]),
+    )
+
+
+def _format_verdicts(pairs: Sequence[Row]) -> list[str]:
+    operators = list(dict.fromkeys(row["operator"] for row in pairs))
+    groups = {name: [row for row in pairs if row["operator"] == name] for name in operators}
+    if len(operators) > 1:
+        groups["all operators"] = list(pairs)
+    verdicts = ((name, judge_pairs(rows)) for name, rows in groups.items())
+    return [f"  {name}: {text}" for name, text in verdicts]
+
+
+def judge_pairs(pairs: Sequence[Row]) -> str:
+    """What the search for energy saved beside that for latency, with a 95 % interval over the pairs."""
+    energy, latency = (compare_objectives(pairs, figure) for figure in ("energy_j", "latency_s"))
+    if energy is None or latency is None:
+        return "no verdict: the energy of a winner is missing"
+    found = f"energy {energy}, latency {latency}, {energy.pair_count} seed{'s' * (energy.pair_count > 1)}"
+    if energy.pair_count < 2:
+        return f"{found}: no verdict, one seed shows nothing of how searches scatter"
+    if not energy.is_significant:
+        least = (energy.interval.high / energy.interval.low) ** 0.5 - 1
+        return f"{found}: no difference found; one of {least:.1%} or more would have been"
+    return f"{found}: the search for energy {'saves' if energy.ratio < 1 else 'wastes'} joules"
+
+
+def compare_objectives(pairs: Sequence[Row], figure: str) -> Difference | None:
+    """A figure of the winner for energy over that of the winner for latency, one ratio for each pair; None
+    where one is missing. A single pair has the interval of its own measurements."""
+    figures = [[row["figures"][name][figure] for name in OBJECTIVES] for row in pairs]
+    if not figures or not all(fast and len(fast) == len(lean) for fast, lean in figures):
+        return None
+    if len(figures) == 1:
+        return compute_ratio(figures[0][0], figures[0][1])
+    fast, lean = ([_take_mean(pair[n]) for pair in figures] for n in range(2))
+    return compare_pairwise(lean, fast)
+
+
+def _take_mean(figures: Sequence[Sequence[float]]) -> MeasuredValue:
+    """The mean of a figure over its turns."""
+    values = [MeasuredValue(value, Interval(low, high)) for value, low, high in figures]
+    interval = estimate_mean_interval(values)
+    assert interval is not None
+    return MeasuredValue(sum(one.value for one in values) / len(values), interval)

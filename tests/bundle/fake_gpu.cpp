@@ -1,8 +1,9 @@
 // libcuda.so.1 with one GPU, of FAKE_CAPABILITY and FAKE_NAME, whose memory is that of the host. A launch of NAME calls
 // run_NAME of the library FAKE_CODE. Without that it fills the output with numbers that depend on the inputs and the
 // position alone. The file FAKE_KERNELS has a line for each kernel: NAME TYPE OUTPUT_INDEX OUTPUT_BYTES COUNT, then INDEX
-// BYTES of COUNT inputs. FAKE_FAULT is "NAME wrong|nan|unwritten|beyond": what this kernel does wrong. FAKE_ERROR is
-// "FUNCTION NUMBER". A launch takes 10 us, that of a naive kernel 40 us.
+// BYTES of COUNT inputs. FAKE_FAULT is "NAME wrong|nan|unwritten|beyond|graph|stream": what this kernel does wrong, with
+// the last two from a graph or on a stream that does not block. FAKE_ERROR is "FUNCTION NUMBER". A launch takes 10 us,
+// that of a naive kernel 40 us. A graph takes the time of its launches; it executes them if FAKE_GRAPHS is "run".
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,18 @@ struct Span {
     double us = 0;
 };
 
-Span now, captured;
+struct Node {
+    const Kernel* kernel;
+    std::vector<void*> values;
+};
+
+struct Graph {
+    double us = 0;
+    std::vector<Node> nodes;
+};
+
+Span now;
+Graph captured;
 bool captures = false;
 
 std::uint64_t mix(std::uint64_t value)
@@ -124,7 +136,7 @@ void fill(const Kernel& kernel, void** arguments)
     }
 }
 
-void execute(const Kernel& kernel, void** arguments)
+void execute(const Kernel& kernel, void** arguments, const std::string& place = "")
 {
     auto* const output = *static_cast<unsigned char**>(arguments[kernel.output.index]);
     const std::size_t size = count_bytes(kernel.type), last = kernel.output.bytes - size;
@@ -140,11 +152,23 @@ void execute(const Kernel& kernel, void** arguments)
     if (name == kernel.name && fault == "unwritten") {
         std::memcpy(output + last, before.data(), size);
     } else if (name == kernel.name) {
-        spoil(fault, kernel.type, output, kernel.output.bytes);
+        spoil(!place.empty() && fault == place ? "wrong" : fault, kernel.type, output, kernel.output.bytes);
     }
 }
 
-char context, library, stream;
+// Executes the launches of a graph, in order.
+void replay(Graph& graph)
+{
+    for (Node& node : graph.nodes) {
+        std::vector<void*> arguments;
+        for (void*& value : node.values) {
+            arguments.push_back(&value);
+        }
+        execute(*node.kernel, arguments.data(), "graph");
+    }
+}
+
+char context, library, streams[2];
 
 } // namespace
 
@@ -242,18 +266,23 @@ int cuModuleGetFunction(void** function, void* module, const char* name)
 }
 
 int cuLaunchKernel(
-    void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** arguments, void**)
+    void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream, void** arguments, void**)
 {
     const Kernel& own = *static_cast<Kernel*>(kernel);
     const bool is_naive = own.name.find("_N_") != std::string::npos;
     if (!captures) {
-        execute(own, arguments);
+        execute(own, arguments, stream == &streams[1] ? "stream" : "");
+    } else if (get("FAKE_GRAPHS") == "run") {
+        captured.nodes.push_back({&own, {}});
+        for (std::size_t i = 0; i <= own.output.index; ++i) {
+            captured.nodes.back().values.push_back(*static_cast<void**>(arguments[i]));
+        }
     }
-    (captures ? captured : now).us += is_naive ? 40 : 10;
+    (captures ? captured.us : now.us) += is_naive ? 40 : 10;
     return is_naive ? answer("cuLaunchKernel_naive") : answer("cuLaunchKernel");
 }
 
-int cuStreamCreate(void** found, unsigned) { return *found = &stream, 0; }
+int cuStreamCreate(void** found, unsigned flags) { return *found = &streams[flags & 1], 0; }
 
 int cuStreamBeginCapture_v2(void*, int)
 {
@@ -265,18 +294,24 @@ int cuStreamBeginCapture_v2(void*, int)
 int cuStreamEndCapture(void*, void** graph)
 {
     captures = false;
-    *graph = new Span{captured};
+    *graph = new Graph{captured};
     return 0;
 }
 
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long)
 {
-    return *executable = new Span{*static_cast<Span*>(graph)}, 0;
+    return *executable = new Graph{*static_cast<Graph*>(graph)}, 0;
 }
 
-int cuGraphLaunch(void* executable, void*) { return now.us += static_cast<Span*>(executable)->us, 0; }
-int cuGraphDestroy(void* graph) { return delete static_cast<Span*>(graph), 0; }
-int cuGraphExecDestroy(void* executable) { return delete static_cast<Span*>(executable), 0; }
+int cuGraphLaunch(void* executable, void*)
+{
+    Graph& graph = *static_cast<Graph*>(executable);
+    replay(graph);
+    return now.us += graph.us, 0;
+}
+
+int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), 0; }
+int cuGraphExecDestroy(void* executable) { return delete static_cast<Graph*>(executable), 0; }
 int cuEventCreate(void** event, unsigned) { return *event = new Span, 0; }
 int cuEventRecord(void* event, void*) { return *static_cast<Span*>(event) = now, 0; }
 int cuEventSynchronize(void*) { return answer("cuEventSynchronize"); }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import trace_file, traces, tune, versus
+from benchmarks.gpu import trace_file, traces, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.check import DRAWN, POPULATION
@@ -23,7 +23,6 @@ from benchmarks.gpu.items import (
     CHECKED,
     list_recorded_items,
     list_small_items,
-    list_tuned_items,
     list_versus_items,
 )
 from benchmarks.gpu.kit import Kit, describe_conditions
@@ -34,7 +33,6 @@ from ekc.devices.recording.recorded_rows import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
 from ekc.ir.schedule import Tensorize
-from ekc.search.data.defaults import FINALS, MEASURING
 from tests.benchmarks.helpers import ROOT
 from tests.devices.recording.full_disk import no_room_beyond
 
@@ -67,7 +65,7 @@ def test_dry_run_has_rows_of_every_part(out: Path) -> None:
     absent = {r["part"]: r["reason"] for r in rows[1:] if r["status"] != "ok"}
     assert absent == {
         "counters": "a100 (simulated) has no counters",
-        "library": "a100 (simulated) runs no library",
+        "library": "a dry run compiles no library for a100 (simulated)",
     }
     assert "(simulated)" in (out / "report.txt").read_text()
 
@@ -138,18 +136,6 @@ def test_loops_share_the_time_and_those_left_out_are_named(
     traces.run(kit, Budget(540.0, lambda: clock[0]))
     assert recorded_s[4:] == [traces.LONGEST_S] * 4
     assert {row["status"] for row in kit.folder.list_rows("traces")} == {"ok"}
-
-
-def test_tuning_keeps_time_for_checks_of_finalists(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[float] = []
-    monkeypatch.setattr(tune, "_tune", lambda kit, item, seconds: given.append(seconds))
-    clock = [0.0]
-    folder = SimpleNamespace(find_row=lambda part, item: None)
-    tune.run(SimpleNamespace(folder=folder, dry=False), Budget(540.0, lambda: clock[0]))  # type: ignore[arg-type]
-    assert len(given) == 3, "as many operators as the page promises"
-    metered = (1 + FINALS.finalist_count + FINALS.fastest_count) * (MEASURING.final_window_s + 2.0)
-    checked = (FINALS.finalist_count + FINALS.finalist_count + FINALS.fastest_count) * 3.0
-    assert 2 * given[0] + tune.WINNERS_S + metered + checked <= 540.0 * (1 - RESERVE) / 3
 
 
 def test_git_ignores_no_output_file(tmp_path: Path) -> None:
@@ -429,7 +415,6 @@ def test_item_lists_have_the_promised_operators() -> None:
             assert f"MM {side}^3 {dtype}" in names
     assert names[0] == "MM 4096^3 float32"
     assert {item.kind for item in list_recorded_items()} == {"matmul", "matvec", "conv2d"}
-    assert len(list_tuned_items()) == 3
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])

@@ -1,4 +1,4 @@
-"""The part `library`: a scripted GPU for ekc, and the fake driver for the check program of the library."""
+"""The part `library`: a scripted GPU for ekc, and the fake driver for the programs of the library."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,13 @@ from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.kit import Kit
 from ekc import devices
-from ekc.codegen.library.kernels import Bundle
+from ekc.codegen.library.build import KernelChoice, build_library
+from ekc.codegen.library.function_plan import NamedOperator
+from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
 from ekc.codegen.library.write import write_bundle
+from ekc.ir.schedule.naive import make_naive_schedule
 from tests.bundle.fakes import build_fakes, describe_kernels
-from tests.codegen.helpers import needs_nvcc
+from tests.codegen.helpers import WARNINGS, must_run, needs_nvcc
 from tests.scripted.cuda.node import ScriptedNode
 
 EMBEDDED, COMPILED = library.FORMS
@@ -61,6 +65,7 @@ def make_node(fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "FAKE_KERNELS": str(tmp_path / "kernels.txt"),
         "FAKE_CAPABILITY": "80",
         "FAKE_NAME": "Scripted A100",
+        "FAKE_GRAPHS": "run",
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -75,9 +80,15 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 def test_library_is_built_checked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert main(["library", "--out", str(out)]) == 0
-    absent, row = read_rows(out)
-    assert (absent["item"], absent["status"]) == (COMPILED, "not run")
+    *absent, row, used = read_rows(out)
+    assert [one["item"] for one in absent] == [COMPILED, f"{COMPILED}, calls"]
+    assert {one["status"] for one in absent} == {"not run"}
     assert (row["item"], row["status"]) == (EMBEDDED, "ok")
+    assert (used["item"], used["status"]) == (f"{EMBEDDED}, calls", "ok")
+    (called,) = used["calls"]["functions"]
+    assert (called["extents"], [called[fault] for fault in library.FAULTS]) == ([16, 16, 16], [None] * 3)
+    assert used["calls"]["plain_s"] == pytest.approx(1e-6 * LAUNCH_US)
+    assert used["calls"]["graph_s"] == pytest.approx(1e-6 * LAUNCH_US)
     (checked,), (own,) = row["check"]["kernels"], row["own"]
     assert checked["latency_s"] == pytest.approx(1e-6 * LAUNCH_US)
     assert checked["naive_latency_s"] == pytest.approx(1e-6 * NAIVE_LAUNCH_US)
@@ -90,8 +101,84 @@ def test_library_is_built_checked_and_compared(tmp_path: Path, capsys: pytest.Ca
     assert f" {ratio:.3f} " in report
     assert f"  {COMPILED}: nvcc is not on the PATH" in report
     assert "schedules: best of 2 on a100 (simulated)" in report
+    assert (
+        "cubin, calls: 1 of 1 functions are the same from a graph, on two streams and by plain calls"
+        in report
+    )
     assert main(["library", "--out", str(out)]) == 0
-    assert len(read_rows(out)) == 3, "what was checked is not checked again"
+    assert len(read_rows(out)) == 6, "what was checked is not checked again"
+
+
+@pytest.fixture(scope="module", name="calls")
+def build_calls(fakes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that uses a library, built with the sources of one of two naive kernels."""
+    folder = tmp_path_factory.mktemp("calls")
+    operators = ekc.matmul(16, 16, 16), ekc.softmax((4, 64))
+    choices = {
+        op.digest: [KernelChoice(make_naive_schedule(op), KernelFigures(1e-5, 1e-3, True))]
+        for op in operators
+    }
+    board = TargetBoard("a100", "sm_80", True)
+    named = [NamedOperator(op) for op in operators]
+    bundle = build_library(library.NAME, named, choices, board, devices.open("a100").limits)
+    write_bundle(bundle, folder, cubin=True)
+    (folder / "kernels.txt").write_text(describe_kernels(bundle))
+    (folder / "names.txt").write_text("\n".join(k.compiled.launches[0].name for k in bundle.kernels))
+    words = library.list_build_words(bundle, folder, folder / "calls")
+    must_run(*words, "-O0", *WARNINGS, folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "faults"),
+    [
+        pytest.param({}, 0, {}, id="right"),
+        pytest.param({"FAULT": "graph"}, 1, {"graph": "1 elements differ, the first is 255"}, id="graph"),
+        pytest.param({"FAULT": "stream"}, 1, {"streams": "1 elements differ, the first is 255"}, id="stream"),
+    ],
+)
+def test_graph_and_streams_are_compared_with_plain_calls(
+    calls: Path, fakes: Path, tmp_path: Path, facts: dict[str, str], status: int, faults: dict[str, str]
+) -> None:
+    """Two functions; a fault of one of them is found, and named where it is."""
+    done = run_calls(calls, fakes, tmp_path / "found.json", **facts)
+    assert done.returncode == status, done.stdout + done.stderr
+    first, second = json.loads((tmp_path / "found.json").read_text())["functions"]
+    assert {fault: first[fault] for fault in library.FAULTS} == dict.fromkeys(library.FAULTS) | faults
+    assert {fault: second[fault] for fault in library.FAULTS} == dict.fromkeys(library.FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "words"),
+    [
+        ({"ERROR": "cuInit 100"}, library.SKIPPED, "skipped: the CUDA driver finds no GPU, CUDA error 100"),
+        ({"CAPABILITY": "70"}, library.SKIPPED, "skipped: no kernel of the library runs on this GPU"),
+        ({"ERROR": "cuLaunchKernel 700"}, 1, "failed: matmul_float32"),
+    ],
+)
+def test_failed_call_is_named(
+    calls: Path, fakes: Path, tmp_path: Path, facts: dict[str, str], status: int, words: str
+) -> None:
+    done = run_calls(calls, fakes, tmp_path / "found.json", **facts)
+    assert (done.returncode, words in done.stdout) == (status, True), done.stdout + done.stderr
+
+
+def run_calls(calls: Path, fakes: Path, file: Path, **facts: str) -> subprocess.CompletedProcess[str]:
+    """Run the program on the fake driver; a fault is one of the first kernel."""
+    first, _ = (calls / "names.txt").read_text().split()
+    given = {
+        "CAPABILITY": "80",
+        "NAME": "Fake",
+        "GRAPHS": "run",
+        "KERNELS": str(calls / "kernels.txt"),
+    } | facts
+    if "FAULT" in given:
+        given["FAULT"] = f"{first} {given['FAULT']}"
+    places = os.environ | {"LD_LIBRARY_PATH": f"{fakes / 'driver'}:{fakes / 'nvml'}"}
+    environment = places | {f"FAKE_{name}": value for name, value in given.items()}
+    return subprocess.run(
+        [calls / "calls", file], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.mark.usefixtures("node")
@@ -122,6 +209,7 @@ def test_failures_are_reported(
     words: str,
 ) -> None:
     """A kernel or call that fails is an error of the run; a library that cannot be tried is not."""
+    monkeypatch.setattr(library, "_use_library", lambda *_: {"status": "ok", "calls": None})
     monkeypatch.setenv(variable, value)
     assert main(["library", "--out", str(tmp_path / "out")]) == status
     assert words in capsys.readouterr().out
@@ -152,7 +240,10 @@ def test_gpu_of_the_check_program(visible: str | None, number: int, name: str) -
 def test_dry_run_checks_no_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["library", "--dry-run", "--out", str(tmp_path)]) == 0
     report = capsys.readouterr().out
-    assert "library: nothing was checked\n  not run: a100 (simulated) runs no library" in report
+    assert (
+        "library: nothing was checked\n  not run: a dry run compiles no library for a100 (simulated)"
+        in report
+    )
 
 
 @needs_nvcc

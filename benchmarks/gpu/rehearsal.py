@@ -1,0 +1,168 @@
+"""Rehearse a visit: its six calls on a simulated GPU at the prices of an H100, killed at random moments.
+
+    python -m benchmarks.gpu.rehearsal --out DIR [--device h100] [--pack FILE] [--kills N] [--seed S] [--dry-run]
+
+Each call is a process of its own. It is killed N times after a random number of measurements, and called
+again for the minutes that are left. The table has the device seconds of each call by the prices of
+`benchmarks/gpu/prices.py`. Exit status 1: a call took more than its minutes, or a row was lost or made twice.
+--dry-run: with the small operators of a dry run. Nothing is executed on a GPU, and figures are simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.__main__ import PARTS
+from benchmarks.gpu.folder import ROWS
+from benchmarks.gpu.prices import VirtualClock
+from ekc.tables import format_table
+
+VISIT = ("check", "pack", "equals", "versus", "tune", "library")
+"""Parts of a visit, in order."""
+VISIT_MINUTES = 30.0
+MOST_PAYMENTS = 300
+"""Measurements of a call before it is killed, at most."""
+POLL_S = 0.002
+LATEST_S = 0.05
+"""Seconds between the measurement that a kill was drawn for and the kill, at most: it may hit a write."""
+
+
+@dataclass(frozen=True)
+class PlayedCall:
+    """One call of the visit, with all its starts."""
+
+    part: str
+    minutes: float
+    device_s: float
+    starts: int
+    killed: int
+    status: int
+    rows: int
+    measured: int
+    again: int
+    """Measurements made more than once: those of an item that was in progress when it was killed."""
+
+
+class Rehearsal:
+    """The folder, the clock and the random kills of a visit."""
+
+    def __init__(self, out: Path, kills: int, seed: int, options: Sequence[str]) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out, self.kills, self.options = out, kills, options
+        self._random = random.Random(seed)
+        self._clock_file = out.parent / f"{out.name}.clock"
+        self.clock = VirtualClock(self._clock_file)
+        self.faults: list[str] = []
+
+    def play(self, part: str, minutes: float) -> PlayedCall:
+        """Play a call until it ends by itself."""
+        began, starts, killed, before = self.clock.now(), 0, 0, len(self.read_rows())
+        logged = len(self.clock.read_log())
+        status: int | None = None
+        while status is None:
+            left = minutes - (self.clock.now() - began) / 60
+            kept = self._read_text()
+            status = self._start(part, max(left, 0.01), killed < self.kills)
+            starts, killed = starts + 1, killed + (status is None)
+            if not self._read_text().startswith(kept[: kept.rfind("\n") + 1]):
+                self.faults.append(f"{part}: rows were lost")
+        measured = Counter(self.clock.read_log()[logged:])
+        again = sum(count - 1 for count in measured.values())
+        rows, device_s = len(self.read_rows()) - before, self.clock.now() - began
+        if device_s > 60 * minutes:
+            self.faults.append(f"{part}: {device_s:.0f} s of {60 * minutes:.0f} s")
+        return PlayedCall(part, minutes, device_s, starts, killed, status, rows, measured.total(), again)
+
+    def _start(self, part: str, minutes: float, is_killed: bool) -> int | None:
+        """Run the call in a process; its exit status, None where it was killed."""
+        words = [part, "--minutes", f"{minutes:.4f}", "--out", str(self.out), *self.options]
+        count = math.exp(self._random.uniform(0, math.log(MOST_PAYMENTS)))
+        limit = self.clock.count_payments() + count if is_killed else math.inf
+        log = self.out.parent / f"{self.out.name}.{part}.txt"
+        with log.open("a") as file:
+            command = [sys.executable, "-m", "benchmarks.gpu.prices", str(self._clock_file), *words]
+            process = subprocess.Popen(command, stdout=file, stderr=file)
+            while process.poll() is None:
+                if self.clock.count_payments() >= limit:
+                    time.sleep(self._random.uniform(0, LATEST_S))
+                    process.kill()
+                    return None if process.wait() < 0 else process.returncode
+                time.sleep(POLL_S)
+        if process.returncode:
+            self.faults.append(f"{part}: exit status {process.returncode}; see {log}")
+        return process.returncode
+
+    def _read_text(self) -> str:
+        file = self.out / ROWS
+        return file.read_text() if file.exists() else ""
+
+    def read_rows(self) -> list[dict[str, Any]]:
+        """Rows of items."""
+        text = self._read_text()
+        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [row for row in rows if row["part"] != "run" and row["item"]]
+
+    def find_repeated_rows(self) -> list[str]:
+        """Items that have more than one row, but for those that were not run before."""
+        rows = Counter((row["part"], row["item"]) for row in self.read_rows() if row["status"] != "not run")
+        return [f"{part}: {item} has {count} rows" for (part, item), count in rows.items() if count > 1]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Play the visit, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; files beside it")
+    parser.add_argument("--device", default="h100", help="a simulated device")
+    parser.add_argument("--pack", type=Path, help="file of `python -m benchmarks.gpu.packs`")
+    parser.add_argument("--kills", type=int, default=2, help="of each call; default: 2")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dry-run", action="store_true", help="small operators")
+    parser.add_argument("--parts", nargs="+", choices=VISIT, help="default: all six")
+    given = parser.parse_args(words)
+    options = ["--dry-run"] if given.dry_run else ["--device", given.device]
+    visit = Rehearsal(given.out, given.kills, given.seed, options)
+    played = []
+    for part in given.parts or [part for part in VISIT if part in PARTS]:
+        extra = ["--pack", str(given.pack)] if part == "pack" else []
+        visit.options = [*options, *extra]
+        played.append(visit.play(part, PARTS[part].MINUTES))
+        print(f"{part}: {played[-1].device_s:.0f} s", file=sys.stderr, flush=True)
+    faults = [*visit.faults, *visit.find_repeated_rows()]
+    print(format_played(played))
+    used = sum(call.device_s for call in played) / 60
+    print(f"{used:.1f} of {VISIT_MINUTES:g} minutes; {len(faults)} faults")
+    for fault in faults:
+        print(f"  {fault}")
+    return int(bool(faults) or used > VISIT_MINUTES)
+
+
+def format_played(played: Sequence[PlayedCall]) -> str:
+    """A line for each call."""
+    heads = ("call", "minutes", "device [s]", "starts", "killed", "rows", "measured", "again")
+    lines = [
+        (
+            call.part,
+            f"{call.minutes:g}",
+            f"{call.device_s:.0f}",
+            *(str(x) for x in (call.starts, call.killed, call.rows, call.measured, call.again)),
+        )
+        for call in played
+    ]
+    return format_table(heads, lines, "rehearsal: device seconds by the prices of an H100", label_count=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
