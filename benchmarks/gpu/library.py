@@ -174,12 +174,8 @@ def _use_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> dict
     facts = _run_on_gpu(kit, program, [], budget)
     functions = facts.get("found", {}).get("functions", ())
     is_right = functions and not any(one[fault] for one in functions for fault in FAULTS)
-    return {
-        "status": "ok" if is_right else "FAIL",
-        "build_s": build_s,
-        "calls": facts.pop("found", None),
-        **facts,
-    }
+    status, calls = "ok" if is_right else "FAIL", facts.pop("found", None)
+    return {"status": status, "build_s": build_s, "calls": calls, **facts}
 
 
 FAULTS = ("selection", "graph", "streams")
@@ -272,20 +268,16 @@ def make_table(kit: Kit) -> str:
 def _describe_calls(row: Row) -> list[str]:
     """What the program that uses a library found: selection, graph and streams of each function."""
     calls, item = row["calls"], row["item"]
-    names = [
-        f"{one['function']} {'x'.join(map(str, one['extents']))} {one['prefer']}"
-        for one in calls["functions"]
-    ]
-    faults = [
-        f"  {item}, {name}: {fault}: {one[fault]}"
-        for name, one in zip(names, calls["functions"], strict=True)
-        for fault in FAULTS
-        if one[fault]
-    ]
+    lines, wrong = [], 0
+    for one in calls["functions"]:
+        name = f"{one['function']} {'x'.join(map(str, one['extents']))} {one['prefer']}"
+        faults = [f"  {item}, {name}: {fault}: {one[fault]}" for fault in FAULTS if one[fault]]
+        lines, wrong = lines + faults, wrong + bool(faults)
+    count = len(calls["functions"])
+    text = f"{count - wrong} of {count} functions give the same from a graph and on two streams"
     times = f"{1e6 * calls['plain_s']:.4g} us by plain calls, {1e6 * calls['graph_s']:.4g} us from a graph"
-    good = len(names) - len({line.rsplit(": ", 2)[0] for line in faults})
-    text = f"{good} of {len(names)} functions are the same from a graph, on two streams and by plain calls"
-    return [f"  {item}: {text}; all of them once: {times}; built in {row['build_s']:.0f} s", *faults]
+    built = f"built in {row['build_s']:.0f} s by one command"
+    return [f"  {item}: {text}", f"  {item}: all of them once: {times}; {built}", *lines]
 
 
 _RESULTS = {True: "right", False: "WRONG", None: "not compared"}

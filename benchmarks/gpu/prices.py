@@ -2,7 +2,7 @@
 
 The prices are those of the first visit (recordings/h100): seconds of the host and of the GPU together. The
 clock is a file, so that it goes on after a process was killed, and the log beside it has a line for each
-measurement. Checks have prices too; compilers of `library` take their real time. Other work of the CPU is free.
+measurement. Checks have prices too; compilers of `library` take their real time. Other work is free.
 """
 
 from __future__ import annotations

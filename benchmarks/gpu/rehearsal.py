@@ -1,6 +1,7 @@
 """Rehearse a visit: its six calls on a simulated GPU at the prices of an H100, killed at random moments.
 
-    python -m benchmarks.gpu.rehearsal --out DIR [--device h100] [--pack FILE] [--kills N] [--seed S] [--dry-run]
+    python -m benchmarks.gpu.rehearsal --out DIR [--device h100] [--pack FILE] [--kills N] [--seed S]
+        [--dry-run] [--parts PART...]
 
 Each call is a process of its own. It is killed N times after a random number of measurements, and called
 again for the minutes that are left. The table has the device seconds of each call by the prices of
@@ -31,6 +32,8 @@ from ekc.tables import format_table
 VISIT = ("check", "pack", "equals", "versus", "tune", "library")
 """Parts of a visit, in order."""
 VISIT_MINUTES = 30.0
+CHILD = (sys.executable, "-m", "benchmarks.gpu.prices")
+"""Command of a call, before the file of the clock and the words of the call."""
 MOST_PAYMENTS = 300
 """Measurements of a call before it is killed, at most."""
 POLL_S = 0.002
@@ -91,7 +94,7 @@ class Rehearsal:
         limit = self.clock.count_payments() + count if is_killed else math.inf
         log = self.out.parent / f"{self.out.name}.{part}.txt"
         with log.open("a") as file:
-            command = [sys.executable, "-m", "benchmarks.gpu.prices", str(self._clock_file), *words]
+            command = [*CHILD, str(self._clock_file), *words]
             process = subprocess.Popen(command, stdout=file, stderr=file)
             while process.poll() is None:
                 if self.clock.count_payments() >= limit:

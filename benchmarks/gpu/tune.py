@@ -160,7 +160,7 @@ def _search(kit: Kit, pair: Pair, objective: str, seconds: float) -> None:
 
 
 def _find_records(kit: Kit, pair: Pair, objective: str) -> Path:
-    """The record file of a search that is under way. It goes into the file of all when the search has ended."""
+    """The record file of a search, which goes into the file of all searches when it has ended."""
     return kit.folder.path / f"search-{pair.item.op.digest[:8]}-{pair.seed}-{objective}.sqlite"
 
 
@@ -248,8 +248,8 @@ def judge_pairs(pairs: Sequence[Row]) -> str:
     energy, latency = (compare_objectives(pairs, figure) for figure in ("energy_j", "latency_s"))
     if energy is None or latency is None:
         return "no verdict: the energy of a winner is missing"
-    found = f"energy {energy}, latency {latency}, {energy.pair_count} seed{'s' * (energy.pair_count > 1)}"
-    if energy.pair_count < 2:
+    found = f"energy {energy}, latency {latency}, {len(pairs)} pair{'s' * (len(pairs) > 1)}"
+    if len(pairs) < 2:
         return f"{found}: no verdict, one seed shows nothing of how searches scatter"
     if not energy.is_significant:
         least = (energy.interval.high / energy.interval.low) ** 0.5 - 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import rehearsal
-from benchmarks.gpu.folder import ROWS
 from benchmarks.gpu.prices import METERING_S, TRIAL_S, PricedDevice, VirtualClock
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.specs import H100
@@ -17,18 +16,47 @@ from ekc.ir.schedule.naive import make_naive_schedule
 from tests.benchmarks.gpu.test_tune import SMALL
 from tests.benchmarks.helpers import ROOT
 
+CHILD = """
+import json, mmap, pathlib, struct, sys, time
+clock, part, out = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+memory = mmap.mmap(open(clock, "r+b").fileno(), 16)
+out.mkdir(exist_ok=True)
+rows = out / "rows.jsonl"
+text = rows.read_text() if rows.exists() else ""
+done = 0 if FAULT == "twice" else text.count("\\n")
+if FAULT == "lost":
+    rows.write_text("")
+for item in range(done, 12):
+    time.sleep(0.03)
+    seconds, payments = struct.unpack("dd", memory[:])
+    memory[:] = struct.pack("dd", seconds + 3.2, payments + 1)
+    with rows.open("a") as file:
+        file.write(json.dumps({"part": part, "item": str(item), "status": "ok"}) + "\\n")
+"""
+"""A call with twelve items of one metering each."""
 
-def test_killed_call_loses_no_row_and_makes_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+
+@pytest.mark.parametrize(
+    ("fault", "found"), [("", []), ("lost", ["tune: rows were lost"]), ("twice", ["tune: 0 has 2 rows"])]
+)
+def test_killed_call_goes_on_and_faults_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, found: list[str]
 ) -> None:
-    monkeypatch.setattr(rehearsal, "MOST_PAYMENTS", 8)
-    visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ["--dry-run"])
-    played = visit.play("versus", 4.0)
-    assert (played.killed, played.starts, played.status) == (1, 2, 0), (
-        tmp_path / "out.versus.txt"
-    ).read_text()
-    assert [*visit.faults, *visit.find_repeated_rows()] == []
-    assert (played.rows, played.again > 0) == (2, True)
+    monkeypatch.setattr(rehearsal, "MOST_PAYMENTS", 6)
+    monkeypatch.setattr(rehearsal, "CHILD", (sys.executable, "-c", f"FAULT = {fault!r}{CHILD}"))
+    visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ())
+    played = visit.play("tune", 9.0)
+    assert (played.killed, played.starts, played.status) == (1, 2, 0), visit.faults
+    assert [*visit.faults, *visit.find_repeated_rows()][:1] == found
+    # A kill hits before or after the row of the metering that it was drawn for.
+    assert fault or played.device_s == pytest.approx(12 * 3.2, abs=3.3)
+
+
+def test_call_beyond_its_minutes_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "CHILD", (sys.executable, "-c", f"FAULT = ''{CHILD}"))
+    visit = rehearsal.Rehearsal(tmp_path / "out", 0, 0, ())
+    visit.play("tune", 0.5)
+    assert visit.faults == ["tune: 38 s of 30 s"]
 
 
 @pytest.mark.slow
@@ -36,13 +64,6 @@ def test_killed_call_loses_no_row_and_makes_none_twice(
 def test_whole_visit_can_be_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     words = ("--dry-run", "--kills", "3", "--seed", str(seed), "--out", str(tmp_path / "out"))
     assert rehearsal.main(words) == 0, capsys.readouterr().out
-
-
-def test_lost_and_repeated_rows_are_faults(tmp_path: Path) -> None:
-    visit = rehearsal.Rehearsal(tmp_path / "out", 0, 0, ())
-    rows = [{"part": "run"}, *({"part": "check", "item": item, "status": "ok"} for item in "aba")]
-    (tmp_path / "out" / ROWS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert visit.find_repeated_rows() == ["check: a has 2 rows"]
 
 
 def test_clock_goes_on_in_another_process(tmp_path: Path) -> None:
