@@ -41,6 +41,8 @@ class Kit:
     dry: bool
     seed: int
     set_clocks: bool
+    pack: Path | None = None
+    """File of the part `pack`."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(count_cores()))
 
     @classmethod
