@@ -20,7 +20,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.gpu import check, counters, equals, fidelity, library, plan, record, traces, tune, versus
+from benchmarks.gpu import (
+    check,
+    counters,
+    equals,
+    fidelity,
+    library,
+    pack,
+    plan,
+    record,
+    traces,
+    tune,
+    versus,
+)
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import AWAY, REPORT
 from benchmarks.gpu.kit import Kit, describe_machine
@@ -30,6 +42,7 @@ PARTS: dict[str, ModuleType] = {
     "check": check,
     "versus": versus,
     "record": record,
+    "pack": pack,
     "tune": tune,
     "equals": equals,
     "library": library,
@@ -39,7 +52,15 @@ PARTS: dict[str, ModuleType] = {
 }
 """Parts by value; those that need no GPU are last."""
 FIRST_S = {
-    **{"check": 5.0, "versus": 60.0, "record": 20.0, "tune": 130.0, "equals": 30.0, "traces": 30.0},
+    **{
+        "check": 5.0,
+        "versus": 60.0,
+        "record": 20.0,
+        "pack": 5.0,
+        "tune": 130.0,
+        "equals": 30.0,
+        "traces": 30.0,
+    },
     **{"library": 40.0, "counters": 20.0, "fidelity": 5.0},
 }
 """Estimated seconds, rather too long, of the first item of a part with all preparations."""
@@ -66,7 +87,7 @@ def main(words: Sequence[str] | None = None, now: Callable[[], float] = time.mon
                 kit.folder.begin_run(kit.folder.measured | describe_machine() | {AWAY: True})
         else:
             options = arguments.dry_run, arguments.seed, arguments.set_clocks
-            kit = Kit.open(arguments.device, arguments.out, *options, now)
+            kit = Kit.open(arguments.device, arguments.out, *options, now, arguments.pack)
     except EkcError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
@@ -167,6 +188,9 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
+    parser.add_argument(
+        "--pack", type=Path, help="file of `python -m benchmarks.gpu.packs`, for the part pack"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
     parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")

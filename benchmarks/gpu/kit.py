@@ -44,6 +44,8 @@ class Kit:
     set_clocks: bool
     now: Callable[[], float] = time.monotonic
     """Seconds of the clock that budgets are of; a rehearsal has a virtual one."""
+    pack: Path | None = None
+    """File of the part `pack`."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(count_cores()))
 
     @classmethod
@@ -55,6 +57,7 @@ class Kit:
         seed: int,
         set_clocks: bool,
         now: Callable[[], float] = time.monotonic,
+        pack: Path | None = None,
     ) -> Kit:
         """Open the device; a dry run has a simulated one. Raises `EkcError`."""
         target = DRY_TARGET if dry else target
@@ -62,7 +65,7 @@ class Kit:
         if set_clocks:
             device = _fix_clock(device)
         folder = Folder(out, describe_conditions(device, dry, seed))
-        return cls(target, device, folder, dry, seed, set_clocks, now)
+        return cls(target, device, folder, dry, seed, set_clocks, now, pack)
 
     @classmethod
     def reopen(cls, out: Path) -> Kit:

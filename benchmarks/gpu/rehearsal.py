@@ -34,6 +34,8 @@ VISIT = ("check", "pack", "equals", "versus", "tune", "library")
 VISIT_MINUTES = 30.0
 CHILD = (sys.executable, "-m", "benchmarks.gpu.prices")
 """Command of a call, before the file of the clock and the words of the call."""
+SUMMARIES = {"rule", "comparison"}
+"""Facts of rows of `pack` that hold no measurement."""
 MOST_PAYMENTS = 300
 """Measurements of a call before it is killed, at most."""
 POLL_S = 0.002
@@ -117,8 +119,12 @@ class Rehearsal:
         return [row for row in rows if row["part"] != "run" and row["item"]]
 
     def find_repeated_rows(self) -> list[str]:
-        """Items that have more than one row, but for those that were not run before."""
-        rows = Counter((row["part"], row["item"]) for row in self.read_rows() if row["status"] != "not run")
+        """Items with more than one row: neither not run before, nor summaries that each call makes."""
+        rows = Counter(
+            (row["part"], row["item"])
+            for row in self.read_rows()
+            if row["status"] != "not run" and not SUMMARIES & row.keys()
+        )
         return [f"{part}: {item} has {count} rows" for (part, item), count in rows.items() if count > 1]
 
 

@@ -78,10 +78,17 @@ class WorkerProcesses(WorkerThreads):
     (`BrokenExecutor`); the thread starts another for the next job. Functions must pickle by module and
     name."""
 
-    def __init__(self, worker_count: int, import_modules: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        worker_count: int,
+        import_modules: Callable[[], None] | None = None,
+        timeout_s: float = JOB_TIMEOUT_S,
+    ) -> None:
         """`import_modules` is the first job of every process: it imports the modules that other jobs need,
-        while the caller prepares those jobs."""
+        while the caller prepares those jobs. A job without a reply within `timeout_s` is given up, and its
+        process is ended."""
         super().__init__(worker_count)
+        self._timeout_s = timeout_s
         self._thread_local = threading.local()
         self._remotes: list[RemoteWorker] = []
         self._is_stopped = False
@@ -97,7 +104,7 @@ class WorkerProcesses(WorkerThreads):
 
     def _run_in_process(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         try:
-            outcome: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), JOB_TIMEOUT_S)
+            outcome: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), self._timeout_s)
         except DeviceError as problem:
             if not self._is_stopped:
                 warnings.warn(f"{problem}; its job is left to the caller", RuntimeWarning, stacklevel=1)

@@ -101,7 +101,7 @@ def test_library_is_built_checked_and_compared(tmp_path: Path, capsys: pytest.Ca
     assert f" {ratio:.3f} " in report
     assert f"  {COMPILED}: nvcc is not on the PATH" in report
     assert "schedules: best of 2 on a100 (simulated)" in report
-    assert "cubin, calls: 1 of 1 functions give the same from a graph and on two streams" in report in report
+    assert "cubin, calls: 1 of 1 functions give the same from a graph and on two streams" in report
     assert main(["library", "--out", str(out)]) == 0
     assert len(read_rows(out)) == 6, "what was checked is not checked again"
 

@@ -19,7 +19,8 @@ from tests.benchmarks.helpers import ROOT
 CHILD = """
 import json, mmap, pathlib, struct, sys, time
 clock, part, out = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
-memory = mmap.mmap(open(clock, "r+b").fileno(), 16)
+file = open(clock, "r+b")
+memory = mmap.mmap(file.fileno(), 16)
 out.mkdir(exist_ok=True)
 rows = out / "rows.jsonl"
 text = rows.read_text() if rows.exists() else ""

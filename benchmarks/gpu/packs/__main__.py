@@ -1,0 +1,108 @@
+"""Make a pack of compiled kernels for a visit to a GPU; no GPU is needed.
+
+    python -m benchmarks.gpu.packs --device h100 --out h100.pack
+
+1,000 kernels of each of four operators by the rule in `benchmarks/gpu/packs/rule.py`. A run that was stopped
+goes on where it was, when it is started again. The predictions are compared with the committed ones, or
+written where there are none; those of a pack with --small, --count or --seed lie beside it. Status 1: the
+kernels or figures differ from those on file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu.items import list_recorded_items, list_small_items
+from benchmarks.gpu.packs.make import Plan, make_pack
+from benchmarks.gpu.packs.predictions import (
+    FOLDER,
+    OperatorPredictions,
+    Predictions,
+    name_file,
+    read_predictions,
+    write_predictions,
+)
+from ekc.errors import EkcError
+
+COUNT, SMALL_COUNT = 1000, 24
+INTERRUPTED, BAD_INPUT = 130, 2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Make the pack, and compare the predictions with the committed ones."""
+    arguments = _parse_arguments(words)
+    items = tuple(list_small_items()) if arguments.small else list_recorded_items()
+    count = arguments.count or (SMALL_COUNT if arguments.small else COUNT)
+    plan = Plan(arguments.device, items, count, arguments.seed)
+    began = time.monotonic()
+    try:
+        operators = make_pack(plan, arguments.out)
+        found = sum(len(one.schedules) for one in operators)
+        megabytes = arguments.out.stat().st_size / 1e6
+        print(f"{arguments.out}: {found} kernels, {megabytes:.1f} MB, {time.monotonic() - began:.0f} s")
+        is_filed = not (arguments.small or arguments.count or arguments.seed)
+        folder = FOLDER if is_filed else arguments.out.parent
+        return _file_predictions(folder / name_file(plan.device), plan, operators)
+    except EkcError as problem:
+        print(f"benchmarks.gpu.packs: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _file_predictions(path: Path, plan: Plan, operators: tuple[OperatorPredictions, ...]) -> int:
+    """Write the predictions where there are none; else compare."""
+    if not path.exists():
+        sha256 = write_predictions(path, plan.conditions, operators)
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB, SHA-256 {sha256}")
+        return 0
+    differences = list_differences(read_predictions(path), plan, operators)
+    print("\n".join([f"{path}: {'the same' if not differences else 'differs'}", *differences]))
+    return int(bool(differences))
+
+
+def list_differences(filed: Predictions, plan: Plan, operators: Sequence[OperatorPredictions]) -> list[str]:
+    """What differs from filed predictions: conditions, schedules, machine code, figures; one line each."""
+    lines = [
+        f"  {name}: filed {filed.conditions.get(name)!r}, now {value!r}"
+        for name, value in plan.conditions.items()
+        if filed.conditions.get(name) != value
+    ]
+    for mine in operators:
+        theirs = filed.find(mine.name)
+        known = dict(zip(theirs.schedules, theirs.codes, strict=True))
+        both = [n for n, digest in enumerate(mine.schedules) if digest in known]
+        changed = sum(known[mine.schedules[n]] != mine.codes[n] for n in both)
+        if len(both) < max(len(mine.schedules), len(known)) or changed:
+            lines.append(
+                f"  {mine.name}: {len(both)} of {len(known)} filed schedules, {changed} with other code"
+            )
+        elif any((mine.figures[name] != theirs.figures[name]).any() for name in mine.figures):
+            lines.append(f"  {mine.name}: other figures, or another order")
+    return lines
+
+
+def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.packs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", default="h100", help="simulated device of the pack; default: h100")
+    parser.add_argument("--out", type=Path, required=True, help="file of the pack")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, help=f"kernels of each operator; default: {COUNT}")
+    parser.add_argument("--small", action="store_true", help="small operators and few kernels, for a dry run")
+    arguments = parser.parse_args(words)
+    if arguments.count is not None and arguments.count < 1:
+        parser.error(f"--count {arguments.count}: 1 or more")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

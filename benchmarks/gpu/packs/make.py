@@ -1,0 +1,342 @@
+"""Making a pack: the schedules that the rule draws, compiled in a process per core, with their predictions.
+
+All that is done goes at once into a work file (SQLite) beside the pack, so that a run that was killed goes on
+where it stopped. The work file belongs to one device, rule, seed and compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.items import Item
+from benchmarks.gpu.packs import rule
+from benchmarks.gpu.packs.file import (
+    PackedKernel,
+    PackHead,
+    decode_kernel,
+    encode_kernel,
+    pack_kernel,
+    write_pack,
+)
+from benchmarks.gpu.packs.predictions import (
+    OperatorPredictions,
+    Prediction,
+    collect_predictions,
+    open_models,
+    predict,
+)
+from benchmarks.gpu.packs.rule import Drawn
+from ekc.codegen import generate, nvrtc
+from ekc.codegen.compiled import digest_kernel
+from ekc.codegen.generate import compile_schedule
+from ekc.devices.simulated.launch_counts import collect_facts
+from ekc.errors import EkcError, RecordError
+from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.operator import Operator, operator_from_json
+from ekc.ir.schedule.schedule import Schedule
+from ekc.processes.pool import WorkerProcesses, count_cores
+from ekc.search.data.population import Population
+from ekc.version import __version__
+
+JOB_LIMIT_S = 7200.0
+"""Seconds after which a job is given up; a search takes some minutes of a core."""
+SHOWN_EVERY = 50
+"""Kernels between two lines of progress."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came of one schedule: a kernel with its prediction, or why there is none."""
+
+    kernel: PackedKernel | None
+    prediction: Prediction | None
+    text: str
+    """Digest of the CUDA text: two schedules may have the same."""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pack to be made."""
+
+    device: str
+    items: tuple[Item, ...]
+    count: int
+    """Kernels of each operator."""
+    seed: int
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """All that the kernels and the predictions depend on, but for the processor's rounding of floats."""
+        capped, _ = open_models(self.device)
+        return {
+            "device": capped.label,
+            "simulator": capped.driver,
+            "clock": capped.clock_regime,
+            "arch": capped.arch,
+            "nvrtc": nvrtc.version(),
+            "generator": generate.GENERATOR,
+            "ekc": __version__,
+            "rule": rule.describe_rule(self.seed, self.count),
+        }
+
+
+class WorkFile:
+    """What is done so far, by key. Raises `RecordError` for a file of other conditions or none of ours."""
+
+    def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
+        self.path = path
+        try:
+            self._database = sqlite3.connect(path)
+            self._database.execute("create table if not exists work (key text primary key, value blob)")
+            text = json.dumps(conditions, sort_keys=True).encode()
+            then = self.find("conditions")
+            if then is None:
+                self.add("conditions", text)
+            elif then != text:
+                raise RecordError(
+                    f"{path} was begun under other conditions ({then.decode()}): "
+                    f"delete it or name another --out"
+                )
+        except sqlite3.Error as problem:
+            raise RecordError(f"{path} cannot be used: {problem}") from None
+
+    def find(self, key: str) -> bytes | None:
+        """The value of a key."""
+        row = self._database.execute("select value from work where key = ?", (key,)).fetchone()
+        return None if row is None else zlib.decompress(row[0])
+
+    def add(self, key: str, value: bytes) -> None:
+        """Keep a value; it is in the file afterwards."""
+        with self._database:
+            self._database.execute(
+                "insert or replace into work values (?, ?)", (key, zlib.compress(value, 1))
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def make_pack(plan: Plan, path: Path) -> tuple[OperatorPredictions, ...]:
+    """Make the pack, and return the predictions. Raises `EkcError`."""
+    work = WorkFile(path.with_name(path.name + ".work"), plan.conditions)
+    try:
+        with _open_pool() as pool:
+            lists = _draw_all(plan, work, pool)
+            chosen = [
+                _compile_chosen(plan, item, mine, work, pool)
+                for item, mine in zip(plan.items, lists, strict=True)
+            ]
+    finally:
+        work.close()
+    kernels = [[_get_kernel(one) for one in mine] for mine in chosen]
+    facts = plan.conditions
+    head = PackHead(
+        device=plan.device,
+        arch=facts["arch"],
+        nvrtc=facts["nvrtc"],
+        generator=facts["generator"],
+        ekc_version=facts["ekc"],
+        rule=facts["rule"],
+        operators=tuple({"name": item.name, "operator": item.op.to_json()} for item in plan.items),
+    )
+    write_pack(path, head, kernels)
+    return tuple(
+        collect_predictions(item.name, packed, [one.prediction for one in mine if one.prediction])
+        for item, packed, mine in zip(plan.items, kernels, chosen, strict=True)
+    )
+
+
+def _get_kernel(compiled: Compiled) -> PackedKernel:
+    assert compiled.kernel is not None
+    return compiled.kernel
+
+
+@contextmanager
+def _open_pool() -> Iterator[WorkerProcesses]:
+    """A process per core; an error or Ctrl-C ends them in the middle of their jobs."""
+    pool = WorkerProcesses(count_cores(), timeout_s=JOB_LIMIT_S)
+    try:
+        yield pool
+    except BaseException:
+        pool.stop()
+        raise
+    pool.shutdown()
+
+
+def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[dict[str, tuple[Drawn, ...]]]:
+    """Of each operator, what the rule draws, by stratum."""
+    counts = rule.count_strata(plan.count)
+    jobs: dict[str, Callable[[], rule.Draw]] = {}
+    for item in plan.items:
+        text = json.dumps(item.op.to_json())
+        for turn, objective in enumerate((rule.LATENCY, rule.ENERGY)):
+            arguments = text, plan.device, objective, plan.seed + turn, counts[objective]
+            jobs[f"{item.name}/{objective}"] = partial(_search, *arguments)
+    for item in plan.items:
+        arguments = json.dumps(item.op.to_json()), plan.device, plan.seed, counts[rule.RANDOM]
+        jobs[f"{item.name}/{rule.RANDOM}"] = partial(_draw_random, *arguments)
+    done = _run_kept(jobs, work, pool)
+    near = {}
+    for item in plan.items:
+        parents = [done[f"{item.name}/{objective}"].best for objective in (rule.LATENCY, rule.ENERGY)]
+        arguments = json.dumps(item.op.to_json()), plan.device, parents[0] + parents[1], plan.seed
+        near[f"{item.name}/{rule.NEAR}"] = partial(_draw_near, *arguments, counts[rule.NEAR])
+    done |= _run_kept(near, work, pool)
+    return [
+        {
+            rule.NAIVE: (rule.draw_naive(item.op),),
+            rule.LATENCY: done[f"{item.name}/{rule.LATENCY}"].drawn,
+            rule.ENERGY: done[f"{item.name}/{rule.ENERGY}"].drawn,
+            rule.NEAR: done[f"{item.name}/{rule.NEAR}"].drawn,
+            rule.RANDOM: done[f"{item.name}/{rule.RANDOM}"].drawn,
+        }
+        for item in plan.items
+    ]
+
+
+def _run_kept(
+    jobs: Mapping[str, Callable[[], rule.Draw]], work: WorkFile, pool: Executor
+) -> dict[str, rule.Draw]:
+    """What jobs draw, by key: of the work file, or drawn now and kept there."""
+    done: dict[str, rule.Draw] = {}
+    futures: dict[Future[rule.Draw], str] = {}
+    for key, job in jobs.items():
+        kept = work.find(key)
+        if kept is not None:
+            done[key] = rule.Draw.from_json(json.loads(kept))
+        else:
+            futures[pool.submit(job)] = key
+    for future in as_completed(futures):
+        key = futures[future]
+        try:
+            done[key] = future.result()
+        except BrokenExecutor as problem:
+            raise EkcError(f"{key}: {problem}; run the command again") from None
+        work.add(key, json.dumps(done[key].to_json()).encode())
+        print(f"{key}: drawn", file=sys.stderr)
+    return done
+
+
+def _search(operator: str, device: str, objective: str, seed: int, count: int) -> rule.Draw:
+    return rule.search(_read_operator(operator), open_models(device)[0], objective, seed, count)
+
+
+def _draw_random(operator: str, device: str, seed: int, count: int) -> rule.Draw:
+    return rule.draw_random(_read_operator(operator), open_models(device)[0].limits, seed, count)
+
+
+def _draw_near(operator: str, device: str, parents: Population, seed: int, count: int) -> rule.Draw:
+    return rule.draw_near(
+        _read_operator(operator), open_models(device)[0].limits, device, parents, seed, count
+    )
+
+
+def _read_operator(text: str) -> Operator:
+    return operator_from_json(json.loads(text))
+
+
+def compile_drawn(drawn: Drawn, device: str) -> Compiled:
+    """Compile a schedule and predict its figures; a job of a worker process."""
+    capped, _ = open_models(device)
+    schedule = Schedule.from_json(drawn.schedule)
+    try:
+        kernel = compile_schedule(schedule, capped.arch, capped.limits)
+        quantities = analyse_program(schedule.program, capped.limits)
+        kernel = replace(kernel, facts=collect_facts(kernel))
+        prediction = predict(device, quantities, kernel)
+    except EkcError as problem:
+        return Compiled(None, None, "", f"{type(problem).__name__}: {problem}")
+    figures = {name: float(value[0]) for name, value in quantities.items()}
+    packed = pack_kernel(schedule, drawn.structure, drawn.stratum, figures, kernel)
+    return Compiled(packed, prediction, digest_kernel(kernel))
+
+
+def _compile_chosen(
+    plan: Plan, item: Item, lists: Mapping[str, Sequence[Drawn]], work: WorkFile, pool: Executor
+) -> list[Compiled]:
+    """Compile until each stratum has its number, or its list is used up."""
+    counts, done = rule.count_strata(plan.count), {}
+    for mine in lists.values():
+        for drawn in mine:
+            kept = work.find(_key(drawn))
+            if kept is not None:
+                done[drawn.schedule] = _decode(kept)
+    while True:
+        chosen, missing = choose_kernels(lists, counts, done)
+        if not missing:
+            print(f"{item.name}: {len(chosen)} kernels of {len(done)} schedules", file=sys.stderr)
+            return chosen
+        futures: dict[Future[Compiled], Drawn] = {
+            pool.submit(compile_drawn, drawn, plan.device): drawn for drawn in missing
+        }
+        for number, future in enumerate(as_completed(futures), 1):
+            drawn = futures[future]
+            try:
+                done[drawn.schedule] = future.result()
+            except BrokenExecutor as problem:
+                # The process died over this schedule: it would die again.
+                done[drawn.schedule] = Compiled(None, None, "", str(problem))
+            work.add(_key(drawn), _encode(done[drawn.schedule]))
+            if number % SHOWN_EVERY == 0:
+                print(f"{item.name}: {number} of {len(missing)} compiled", file=sys.stderr)
+
+
+def choose_kernels(
+    lists: Mapping[str, Sequence[Drawn]], counts: Mapping[str, int], done: Mapping[str, Compiled]
+) -> tuple[list[Compiled], list[Drawn]]:
+    """The kernels that the rule takes of what is compiled, in its order, and the schedules that it needs
+    compiled to go on. `done` is by schedule as JSON."""
+    chosen: list[Compiled] = []
+    missing: list[Drawn] = []
+    seen: set[str] = set()
+    for stratum, mine in lists.items():
+        taken = 0
+        for drawn in mine:
+            if taken == counts[stratum]:
+                break
+            if drawn.schedule in seen:
+                continue
+            seen.add(drawn.schedule)
+            compiled = done.get(drawn.schedule)
+            if compiled is None:
+                missing.append(drawn)
+            elif compiled.kernel is None or compiled.text in seen:
+                continue
+            else:
+                seen.add(compiled.text)
+                kernel = replace(compiled.kernel, structure=drawn.structure, stratum=stratum)
+                chosen.append(replace(compiled, kernel=kernel))
+            taken += 1
+    return chosen, missing
+
+
+def _key(drawn: Drawn) -> str:
+    return f"kernel/{drawn.schedule}"
+
+
+def _encode(compiled: Compiled) -> bytes:
+    facts = {"text": compiled.text, "failure": compiled.failure}
+    if compiled.kernel is None or compiled.prediction is None:
+        return json.dumps(facts).encode()
+    line = json.dumps({**facts, "prediction": asdict(compiled.prediction)}).encode()
+    return line + b"\n" + encode_kernel(compiled.kernel)
+
+
+def _decode(data: bytes) -> Compiled:
+    line, _, rest = data.partition(b"\n")
+    facts = json.loads(line)
+    if not rest:
+        return Compiled(None, None, facts["text"], facts["failure"])
+    return Compiled(decode_kernel(rest), Prediction(**facts["prediction"]), facts["text"])
