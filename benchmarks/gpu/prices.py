@@ -19,9 +19,11 @@ from typing import Any
 from benchmarks.gpu import __main__ as kit_program
 from benchmarks.gpu import library
 from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel, digest_kernel
 from ekc.devices.device import Metering, Timing
+from ekc.devices.metering.meter import MeteringWindow
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.search.loop.finals import Finals
@@ -94,6 +96,12 @@ class PricedDevice(SimulatedDevice):
         self._clock.note(self._part, "metering", digest_kernel(kernel), repeat, seconds)
         self._clock.pay(METERING_S + seconds)
         return super().meter(kernel, seconds=seconds, repeat=repeat)
+
+    def run_hot(self, kernel: CompiledKernel, *, seconds: float = 0.5) -> MeteringWindow:
+        """See `SimulatedDevice`."""
+        self._clock.note(self._part, "slice")
+        self._clock.pay(SLICE_PRICE_S - SLICE_S + seconds)
+        return super().run_hot(kernel, seconds=seconds)
 
 
 def run_call(clock: VirtualClock, words: Sequence[str]) -> int:

@@ -1,14 +1,16 @@
 """Does a search for joules pay? Operators tuned for latency and for energy with the same seconds and seeds.
 
-The winners of both searches are measured in turn. A search has a record file and a compile cache of its own,
-so that it gains nothing from the other one, and odd seeds search for energy first. A search that was killed
-goes on with what is in its file. The first nine minutes hold the float32 product with both seeds.
+The winners of both searches are measured in rotation on a hot board. A search has a record file and a
+compile cache of its own, so that it gains nothing from the other one, and odd seeds search for energy first.
+A search that was killed goes on with what is in its file. The first nine minutes hold the float32 product
+with both seeds.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,18 +20,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours, compute_ratio, format_median, measure_in_turn
+from benchmarks.gpu.contenders import Ours
 from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
 from benchmarks.gpu.kit import Kit
-from ekc.devices.statistics import (
-    Difference,
-    Interval,
-    MeasuredValue,
-    compare_pairwise,
-    estimate_mean_interval,
-)
-from ekc.errors import EkcError
+from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S, Figure, Slice, compare_slices, rotate
+from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
+from ekc.errors import EkcError, InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.defaults import FINALS, MEASURING
 from ekc.search.data.events import TuningEvent
@@ -45,11 +42,12 @@ TRIALS, DRY_TRIALS = 512, 4
 SEEDS = (0, 1)
 SEARCH_S, LEAST_S = 60.0, 20.0
 """Seconds of a search before its finals; less than the second number tells nothing."""
-TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
+ROUNDS, DRY_ROUNDS = 12, 3
+"""Slices of each winner, in rotation."""
 METERING_S = 2.2
 """Seconds of a metering beside its window, on an H100."""
-WINNERS_S = 2 * (TURNS * 0.2 + WINDOWS * (WINDOW_S + METERING_S))
-"""Seconds to measure two winners in turn."""
+WINNERS_S = 2 * (1 + ROUNDS) * SLICE_PRICE_S
+"""Seconds to measure two winners in rotation, with the round that warms up."""
 CHECK_S = 3.0
 """CPU seconds to execute the kernel of one finalist: 2.3 to 2.9 s were measured for MM 2048^3."""
 FINALISTS = FINALS.finalist_count + FINALS.fastest_count
@@ -111,14 +109,13 @@ def _compare_objectives(kit: Kit, pair: Pair, budget: Budget) -> None:
         _keep_records(kit, pair, objective)
     rows = {x: kit.folder.find_row("tune", pair.name_search(x)) for x in OBJECTIVES}
     searched = {name: row for name, row in rows.items() if row is not None}
-    figures = measure_in_turn(
-        [
-            Ours(name, kit.device, kit.compile_kernel(Schedule.from_json(row["schedule"])))
-            for name, row in searched.items()
-        ],
-        *(TURNS, WINDOWS, WINDOW_S),
-    )
-    kit.folder.add_row("tune", pair.name, "ok", operator=pair.item.name, seed=pair.seed, figures=figures)
+    winners = [
+        Ours(name, kit.device, kit.compile_kernel(Schedule.from_json(row["schedule"])))
+        for name, row in searched.items()
+    ]
+    taken = rotate(winners, DRY_ROUNDS if kit.dry else ROUNDS, SLICE_S, pair.seed)
+    slices = {name: [one.to_json() for one in some] for name, some in taken.items()}
+    kit.folder.add_row("tune", pair.name, "ok", operator=pair.item.name, seed=pair.seed, slices=slices)
 
 
 def _search(kit: Kit, pair: Pair, objective: str, seconds: float) -> None:
@@ -202,7 +199,7 @@ def make_table(kit: Kit) -> str:
     """One line for each pair, and a verdict for each operator and for all."""
     rows = kit.folder.list_rows("tune")
     searches = {row["item"]: row for row in rows if "schedule" in row}
-    pairs = [row for row in rows if "figures" in row]
+    pairs = [row for row in rows if "slices" in row]
     notes = [f"  {row['item']}: {row['status']}" for row in rows if row["status"] != "ok"]
     heads = (
         "operator",
@@ -220,15 +217,13 @@ def make_table(kit: Kit) -> str:
 
 
 def _format_pair(row: Row, searches: dict[str, Row]) -> tuple[str, ...]:
-    fast, lean = (row["figures"][name] for name in OBJECTIVES)
+    fast, lean = (_read_slices(row, name) for name in OBJECTIVES)
     found = [searches[f"{row['item']}, {name}"] for name in OBJECTIVES]
     return (
         row["operator"],
         str(row["seed"]),
-        format_median(fast["latency_s"], 1e6),
-        format_median(lean["latency_s"], 1e6),
-        format_median(fast["energy_j"], 1e3),
-        format_median(lean["energy_j"], 1e3),
+        *(f"{1e6 * statistics.median(one.latency_s for one in some):.4g}" for some in (fast, lean)),
+        *(f"{1e3 * statistics.median(one.energy_j for one in some):.4g}" for some in (fast, lean)),
         " / ".join(str(one["trials"]) for one in found),
         str(found[1]["metered"]),
     )
@@ -244,11 +239,13 @@ def _format_verdicts(pairs: Sequence[Row]) -> list[str]:
 
 
 def judge_pairs(pairs: Sequence[Row]) -> str:
-    """What the search for energy saved beside that for latency, with a 95 % interval over the pairs."""
-    energy, latency = (compare_objectives(pairs, figure) for figure in ("energy_j", "latency_s"))
-    if energy is None or latency is None:
-        return "no verdict: the energy of a winner is missing"
-    found = f"energy {energy}, latency {latency}, {len(pairs)} pair{'s' * (len(pairs) > 1)}"
+    """What the search for energy saved beside that for latency, with an interval over the pairs."""
+    try:
+        energy, latency = compare_objectives(pairs, "energy_j"), compare_objectives(pairs, "latency_s")
+    except InvalidInput as problem:
+        return f"no verdict: {problem}"
+    count = f"{len(pairs)} pair{'s' * (len(pairs) > 1)}"
+    found = f"energy {energy}, sustained latency {latency}, {count}"
     if len(pairs) < 2:
         return f"{found}: no verdict, one seed shows nothing of how searches scatter"
     if not energy.is_significant:
@@ -257,21 +254,17 @@ def judge_pairs(pairs: Sequence[Row]) -> str:
     return f"{found}: the search for energy {'saves' if energy.ratio < 1 else 'wastes'} joules"
 
 
-def compare_objectives(pairs: Sequence[Row], figure: str) -> Difference | None:
-    """A figure of the winner for energy over that of the winner for latency, one ratio for each pair; None
-    where one is missing. A single pair has the interval of its own measurements."""
-    figures = [[row["figures"][name][figure] for name in OBJECTIVES] for row in pairs]
-    if not figures or not all(fast and len(fast) == len(lean) for fast, lean in figures):
-        return None
-    if len(figures) == 1:
-        return compute_ratio(figures[0][0], figures[0][1])
-    fast, lean = ([_take_mean(pair[n]) for pair in figures] for n in range(2))
-    return compare_pairwise(lean, fast)
+def compare_objectives(pairs: Sequence[Row], figure: Figure) -> Difference:
+    """A figure of the winner for energy over that of the winner for latency, one ratio for each pair, with a
+    95 % interval; of a single pair, that of its rounds. Raises `InvalidInput` where a figure is missing."""
+    ratios = [
+        compare_slices(*(_read_slices(row, name) for name in OBJECTIVES[::-1]), figure) for row in pairs
+    ]
+    if len(ratios) == 1:
+        return ratios[0]
+    values = [MeasuredValue(one.ratio, one.interval) for one in ratios]
+    return compare_pairwise(values, [MeasuredValue(1.0, Interval(1.0, 1.0))] * len(values))
 
 
-def _take_mean(figures: Sequence[Sequence[float]]) -> MeasuredValue:
-    """The mean of a figure over its turns."""
-    values = [MeasuredValue(value, Interval(low, high)) for value, low, high in figures]
-    interval = estimate_mean_interval(values)
-    assert interval is not None
-    return MeasuredValue(sum(one.value for one in values) / len(values), interval)
+def _read_slices(row: Row, objective: str) -> list[Slice]:
+    return [Slice.from_json(one) for one in row["slices"][objective]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.gpu import tune
@@ -16,6 +18,7 @@ from benchmarks.gpu.folder import TUNING, Folder
 from benchmarks.gpu.items import Item, make_matmul
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.prices import PricedDevice, VirtualClock
+from benchmarks.gpu.rotation import Slice
 from ekc import devices
 from ekc.devices.simulated.specs import H100
 from ekc.search.data.events import TuningEvent
@@ -39,7 +42,7 @@ def test_nine_minutes_hold_the_first_operator_with_both_seeds(
         return {}
 
     monkeypatch.setattr(tune, "_search", search)
-    monkeypatch.setattr(tune, "measure_in_turn", measure)
+    monkeypatch.setattr(tune, "rotate", measure)
     monkeypatch.setattr(tune, "Ours", lambda *_: None)
     monkeypatch.setattr(tune.Schedule, "from_json", lambda text: None)
     kit: Any = SimpleNamespace(
@@ -113,10 +116,11 @@ def test_killed_search_goes_on_and_measures_nothing_twice(
         pair,
     ]
     log = clock.read_log()
-    # Searches have repeats from 0 for trials and from 1 for finals, as the winners have; each search its own.
+    # Trials have the repeat 0, and finals those from 1 on.
     trials = [one for one in log if one[1] == "timing" and one[3] == 0]
     searched = sum(row["trials"] + 1 for row in kit.folder.list_rows("tune") if "trials" in row)
-    assert len(trials) == searched + 2, "with those of both winners"
+    assert len(trials) == searched
+    assert len([one for one in log if one[1] == "slice"]) == 2 * (1 + tune.ROUNDS)
     with RecordStore(tmp_path / "out" / TUNING) as store:
         assert len(list(store.read_rows(kind="timing"))) >= searched
     kit.close()
@@ -124,23 +128,22 @@ def test_killed_search_goes_on_and_measures_nothing_twice(
 
 def make_pair(item: Item, seed: int, energy: float, latency: float = 1.0) -> dict[str, Any]:
     """The row of two winners, that of energy with these figures over those of the other."""
+    random = np.random.default_rng(seed)
 
-    def spread(value: float) -> list[list[float]]:
-        return [
-            [value * (1 + e), value * (1 + e - 0.005), value * (1 + e + 0.005)] for e in (-0.002, 0.0, 0.002)
-        ]
+    def spread(energy_j: float, latency_s: float) -> list[dict[str, Any]]:
+        noise = 1 + 0.005 * random.standard_normal((tune.ROUNDS, 2))
+        return [Slice(latency_s * t, energy_j * e, 400.0, 1980.0, 50.0, ()).to_json() for e, t in noise]
 
-    fast = {"latency_s": spread(1e-4), "energy_j": spread(0.02)}
-    lean = {"latency_s": spread(1e-4 * latency), "energy_j": spread(0.02 * energy)}
-    return {"operator": item.name, "seed": seed, "figures": {"latency": fast, "energy": lean}}
+    slices = {"latency": spread(0.02, 1e-4), "energy": spread(0.02 * energy, 1e-4 * latency)}
+    return {"operator": item.name, "seed": seed, "slices": slices}
 
 
 @pytest.mark.parametrize(
     ("ratios", "words"),
     [
-        ((0.97, 0.971), "energy -3.0 % (-3.6 to -2.3), latency +1.0 % (+0.5 to +1.5), 2 pairs: the search"),
-        ((0.97, 0.971), ": the search for energy saves joules"),
-        ((1.03, 1.029), ": the search for energy wastes joules"),
+        ((0.93, 0.932), "), sustained latency +1.0 % ("),
+        ((0.95, 0.951), ": the search for energy saves joules"),
+        ((1.05, 1.049), ": the search for energy wastes joules"),
         ((1.0, 1.001), ": no difference found; one of "),
         ((0.95, 1.02), ": no difference found; one of "),
         ((0.9,), "1 pair: no verdict, one seed shows nothing of how searches scatter"),
@@ -152,6 +155,7 @@ def test_verdicts_are_right_on_planted_ratios(ratios: tuple[float, ...], words: 
 
 
 def test_pair_without_energy_has_no_verdict() -> None:
-    pair = make_pair(SMALL, 0, 0.9)
-    pair["figures"]["latency"]["energy_j"] = []
-    assert tune.judge_pairs([pair, make_pair(SMALL, 1, 0.9)]).startswith("no verdict: ")
+    pair = make_pair(SMALL, 0, math.nan)
+    assert tune.judge_pairs([pair, make_pair(SMALL, 1, 0.9)]).startswith(
+        "no verdict: a difference of energy_j"
+    )
