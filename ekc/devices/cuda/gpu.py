@@ -160,12 +160,17 @@ class Gpu:
             return answer, watch.read_state()
 
     def meter(
-        self, kernel: CompiledKernel, call_s: float, seconds: float, fixed_mhz: int | None = None
+        self,
+        kernel: CompiledKernel,
+        call_s: float,
+        seconds: float,
+        fixed_mhz: int | None = None,
+        measure: Callable[[Board, CompiledKernel, float, float], MeteringWindow] = meter_kernel,
     ) -> MeteringWindow:
-        """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
+        """Power of back-to-back calls; see `ekc.devices.metering.meter`, also for `measure`."""
         with self.lock, self._fix_clock(fixed_mhz):
             board = self.make_board(self.sensors, RemoteKernelRunner(self.remote))
-            return meter_kernel(board, kernel, call_s, seconds)
+            return measure(board, kernel, call_s, seconds)
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)
