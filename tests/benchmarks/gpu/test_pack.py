@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +31,9 @@ from benchmarks.gpu.packs.predictions import (
     write_predictions,
 )
 from ekc import devices
-from ekc.codegen.compiled import Launch, Resources
+from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.recording import read_recording
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import RecordError
 from tests.benchmarks.helpers import ROOT
 
@@ -176,21 +179,64 @@ def test_every_row_is_measured_once_and_can_be_replayed(made: Path, tmp_path: Pa
     assert main(words) == 0
     recording = read_recording(tmp_path / "recording.jsonl.gz")
     assert len(recording.rows) == COUNT
-    assert all(set(row.timings) == {0} and set(row.meterings) == {0} for row in recording.rows)
+    assert all(set(row.timings) == {0} and set(row.meterings) == {0, 1} for row in recording.rows)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    slices = [row["item"] for row in rows if "sustained_s" in row]
-    assert len(slices) == len(set(slices)) == COUNT * part.ROUNDS
+    assert not [row for row in rows if "sustained_s" in row], "the meterings have the times"
     compared = [row for row in rows if "comparison" in row]
     assert [row["comparison"]["time"]["kernels"] for row in compared] == [COUNT]
     assert set(compared[0]["answers"]) == set(compare.QUESTIONS)
     before = (tmp_path / "recording.jsonl.gz").read_bytes()
     assert main(words) == 0
     assert (tmp_path / "recording.jsonl.gz").read_bytes() == before
-    again = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()][len(rows) :]
-    assert not [row for row in again if "sustained_s" in row]
     op = read_pack(made).operators[0]
     result = ekc.tune(op, target=f"recorded:{tmp_path / 'recording.jsonl.gz'}", trials=8, progress=False)
     assert result.metered_count
+
+
+def test_interrupted_part_goes_on_and_measures_nothing_twice(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    ends = [3, 4, 9, 14, 19, 26, 31]
+
+    def interrupt(name: str, measure: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(device: SimulatedDevice, kernel: CompiledKernel, **options: Any) -> Any:
+            if ends and len(begun) == ends[0]:
+                ends.pop(0)
+                raise KeyboardInterrupt
+            begun.append(name)
+            return measure(device, kernel, **options)
+
+        return measured
+
+    for name in ("time", "run_hot"):
+        monkeypatch.setattr(SimulatedDevice, name, interrupt(name, getattr(SimulatedDevice, name)))
+    words = ("pack", "--pack", str(made), "--device", "h200", "--minutes", "5", "--out", str(tmp_path))
+    statuses = []
+    while not statuses or statuses[-1]:
+        statuses.append(main(words))
+    assert statuses == [130] * 7 + [0]
+    recording = read_recording(tmp_path / "recording.jsonl.gz")
+    assert [len(row.meterings) for row in recording.rows] == [part.ROUNDS] * COUNT
+    assert begun.count("time") == COUNT
+    kept = begun.count("run_hot") - part.ROUNDS * COUNT
+    assert 1 <= kept <= 8, "each run warms up by one slice, which it drops"
+
+
+def test_board_without_power_keeps_the_times(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = SimulatedDevice.run_hot
+    blind = {"power_w": math.nan, "estimator": "power readings"}
+    monkeypatch.setattr(SimulatedDevice, "run_hot", lambda *a, **k: replace(window(*a, **k), **blind))
+    words = ("pack", "--pack", str(made), "--device", "h200", "--minutes", "5", "--out", str(tmp_path))
+    assert main(words) == main(words) == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    slices = [row["item"] for row in rows if "sustained_s" in row]
+    assert len(slices) == len(set(slices)) == COUNT * part.ROUNDS
+    compared = [row["comparison"] for row in rows if "comparison" in row][-1]
+    assert compared["sustained"]["kernels"] == COUNT
+    assert compared["energy"] is None
 
 
 def test_pack_of_other_kernels_is_refused(
