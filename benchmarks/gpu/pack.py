@@ -1,32 +1,37 @@
 """A pack of kernels on a GPU: timed, the best sustained, some metered, and compared with the predictions.
 
-Order: (1) every kernel is timed briefly, the most telling first: those that the predictions put on top, then
-the strata of the rule in turn; operators take turns. At most `TIMED_SHARE` of the time goes to this. (2) The
-`BEST` fastest of each operator are called back to back on a hot board, `ROUNDS` times in a drawn order. (3)
-The first choices and the fastest are executed and compared with the reference. (4) As many as there is time
-for are metered: first the first choices, then by turns the next fastest and one of a spread over all times.
-All goes into the recording, row by row; a further run goes on.
+1. Every kernel is timed briefly, the most telling first: those that the predictions put on top, then the
+   strata of the rule in turn; operators take turns. At most `TIMED_SHARE` of the time goes to this.
+2. The `BEST` fastest of each operator are called back to back on a hot board, in a drawn order, `ROUNDS`
+   times if there is time: slices as those of `equals`, which give sustained time and energy.
+3. The first choices and the fastest are executed and compared with the reference.
+4. As many others as there is time for get a slice: by turns the next fastest and one of a spread over all
+   times.
+
+All goes into the recording, each row before the next is measured; a further run goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
 
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours
+from benchmarks.gpu.contenders import HotDevice
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.kit import AHEAD, Kit
 from benchmarks.gpu.packs.compare import Measured, answer, compare
 from benchmarks.gpu.packs.file import Pack, PackedKernel, read_pack
 from benchmarks.gpu.packs.predictions import OperatorPredictions, find_predictions, read_predictions
 from benchmarks.gpu.packs.report import format_report
+from benchmarks.gpu.rotation import SLICE_S
 from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.device import Device, Metering, Timing
 from ekc.devices.recording import Recording, RecordingWriter, read_recording
 from ekc.errors import EkcError, RecordError
 from ekc.ir.hardware.target import parse_arch_number
@@ -36,7 +41,6 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import count_cores
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.data.defaults import MEASURING
 
 PART = "pack"
 MINUTES = 8.0
@@ -44,8 +48,8 @@ TIMED_SHARE, SUSTAINED_SHARE = 0.5, 0.3
 """Shares of the part's time, at most."""
 TELLING = 30
 """Kernels on top of the predictions, by time and by energy, that are timed first."""
-BEST, ROUNDS, SLICE_S = 30, 2, 0.5
-"""Kernels of an operator that are sustained, how often, and seconds each time."""
+BEST, ROUNDS = 30, 2
+"""Kernels of an operator that are sustained, and how often if there is time."""
 CHECKED = 2
 """Fastest kernels of an operator that are executed beside the first choices."""
 SPREAD = 16
@@ -77,9 +81,10 @@ class _Run:
     lots: list[_Lot]
     writer: RecordingWriter
     recorded: Recording
-    short_s: dict[str, float] = field(default_factory=dict)
+    timings: dict[str, Timing] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    metered: set[str] = field(default_factory=set)
+    sustained: set[tuple[str, int]] = field(default_factory=set)
+    """Schedule and number of each slice."""
     checked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -87,16 +92,18 @@ class _Run:
             if row.failure or row.checked.startswith(WRONG):
                 self.failed.add(row.digest)
             elif row.timings:
-                self.short_s[row.digest] = row.find_timing().latency_s
-            if row.meterings:
-                self.metered.add(row.digest)
+                self.timings[row.digest] = row.find_timing()
+            self.sustained |= {(row.digest, turn) for turn in row.meterings}
             if row.checked:
                 self.checked.add(row.digest)
+        for line in self.kit.folder.list_rows(PART):
+            if "sustained_s" in line:
+                self.sustained.add((line["digest"], line["turn"]))
 
     def rank_fastest(self, lot: _Lot) -> list[str]:
         """Timed kernels of an operator, fastest first."""
-        known = (digest for digest in lot.kernels if digest in self.short_s)
-        return sorted(known, key=lambda digest: (self.short_s[digest], digest))
+        known = (digest for digest in lot.kernels if digest in self.timings)
+        return sorted(known, key=lambda digest: (self.timings[digest].latency_s, digest))
 
 
 def run(kit: Kit, budget: Budget) -> None:
@@ -192,7 +199,7 @@ def _prepare(state: _Run, lot: _Lot, digest: str) -> Prepared:
 def _time_all(state: _Run) -> None:
     """Time every kernel that has no time yet, while the share of the time lasts."""
     orders = [[(lot, d) for d in order_timings(list(lot.kernels.values()), lot.filed)] for lot in state.lots]
-    wanted = [(lot, d) for lot, d in take_turns(orders) if d not in state.short_s and d not in state.failed]
+    wanted = [(lot, d) for lot, d in take_turns(orders) if d not in state.timings and d not in state.failed]
     until_s = state.budget.compute_left_s() - TIMED_SHARE * state.budget.seconds
     in_turn = _prepare_ahead(state, wanted)
     for lot, digest, make in state.budget.take_affordable(in_turn):
@@ -202,7 +209,7 @@ def _time_all(state: _Run) -> None:
             state.budget.cut = True
             return
         _time(state, lot, digest, make)
-        if len(state.failed) >= HOPELESS and not state.short_s:
+        if len(state.failed) >= HOPELESS and not state.timings:
             raise EkcError(f"the first {HOPELESS} kernels failed; the recording has the reasons")
 
 
@@ -223,42 +230,62 @@ def _time(state: _Run, lot: _Lot, digest: str, make: Callable[[], Prepared]) -> 
         state.writer.add_failure(schedule, f"device: {problem}")
         return
     state.writer.add_timing(schedule, timing)
-    state.short_s[digest] = timing.latency_s
+    state.timings[digest] = timing
 
 
 def _sustain_best(state: _Run) -> None:
-    """The fastest of each operator on a hot board, one operator after the other, as inputs are moved once."""
+    """The fastest of each operator on a hot board, one operator after the other, as inputs are moved once.
+    The first slice of each warms up and is dropped."""
     until_s = state.budget.compute_left_s() - SUSTAINED_SHARE * state.budget.seconds
     for number, lot in enumerate(state.lots):
         share_s = (state.budget.compute_left_s() - until_s) / (len(state.lots) - number)
         end_s = state.budget.compute_left_s() - share_s
         best = state.rank_fastest(lot)[:BEST]
+        wanted = []
         for turn in range(ROUNDS):
             drawn = np.random.default_rng([state.kit.seed, number, turn]).permutation(len(best))
-            for digest in (best[n] for n in drawn):
-                if state.budget.compute_left_s() < end_s:
-                    break
-                _sustain(state, lot, digest, turn)
+            wanted += [(best[n], turn) for n in drawn if (best[n], turn) not in state.sustained]
+        for place, (digest, turn) in enumerate(wanted):
+            if state.budget.compute_left_s() < end_s:
+                break
+            if not place:
+                _sustain(state, lot, digest, None)
+            _sustain(state, lot, digest, turn)
 
 
-def _sustain(state: _Run, lot: _Lot, digest: str, turn: int) -> None:
+def _sustain(state: _Run, lot: _Lot, digest: str, turn: int | None) -> None:
+    """A slice of back-to-back calls, recorded as a metering with the number `turn`; without a number it is
+    dropped. Where the board reports neither energy nor power, a row has the time."""
+    facts = {"operator": lot.name, "digest": digest, "turn": turn}
     item = f"{lot.name}, {digest}, turn {turn}"
-    if state.kit.folder.find_row(PART, item) is not None:
-        return
-    facts = {"operator": lot.name, "digest": digest}
     try:
-        _, kernel = _prepare(state, lot, digest)
-        found = run_slice(state.kit, kernel, turn)
+        schedule, kernel = _prepare(state, lot, digest)
+        call_s, metering = run_slice(state.kit.device, kernel, state.timings[digest], turn or 0)
     except EkcError as problem:
         state.kit.folder.add_row(PART, item, str(problem), **facts)
         return
-    state.kit.folder.add_row(PART, item, "ok", **facts, **found)
+    if turn is None:
+        return
+    state.sustained.add((digest, turn))
+    if metering is None:
+        state.kit.folder.add_row(PART, item, "ok", **facts, sustained_s=call_s)
+    else:
+        state.writer.add_metering(schedule, metering, turn)
 
 
-def run_slice(kit: Kit, kernel: CompiledKernel, turn: int) -> dict[str, Any]:
-    """Sustained time and energy of a call."""
-    taken = Ours("", kit.device, kernel).run(turn, SLICE_S).to_json()
-    return {"sustained_s": taken.pop("latency_s"), **taken}
+def run_slice(
+    device: Device, kernel: CompiledKernel, timing: Timing, turn: int
+) -> tuple[float, Metering | None]:
+    """Sustained seconds of a call on a hot board, and the metering of the slice; None where the board reports
+    neither energy nor power. Conditions that a slice does not read are those of the timing."""
+    if not isinstance(device, HotDevice):
+        metering = device.meter(kernel, seconds=SLICE_S, repeat=turn)
+        return metering.energy_j / metering.power_w, metering
+    window = device.run_hot(kernel, seconds=SLICE_S)
+    if not window.power_w > 0:
+        return window.call_s, None
+    seen = {name: getattr(window, name) for name in ("clock_mhz", "temperature_c", "throttle", "power_cap_w")}
+    return window.call_s, window.to_metering(replace(timing.conditions, **seen, l2="warm"))
 
 
 def _check_first(state: _Run) -> None:
@@ -267,7 +294,7 @@ def _check_first(state: _Run) -> None:
         (lot, digest)
         for lot in state.lots
         for digest in dict.fromkeys((*state.rank_fastest(lot)[:CHECKED], *_list_first(lot)))
-        if digest in state.short_s and digest not in state.checked
+        if digest in state.timings and digest not in state.checked
     ]
     for lot, digest in state.budget.take_affordable(wanted):
         schedule, kernel = _prepare(state, lot, digest)
@@ -281,7 +308,7 @@ def _check_first(state: _Run) -> None:
         state.writer.add_check(schedule, verdict)
         if fault:
             state.failed.add(digest)
-            del state.short_s[digest]
+            del state.timings[digest]
         state.kit.folder.add_row(
             PART, f"{lot.name}, {digest}, check", "FAIL" if fault else "ok", verdict=verdict
         )
@@ -301,41 +328,31 @@ def order_meterings(fastest: Sequence[str], first: Sequence[str]) -> list[str]:
 
 
 def _meter_some(state: _Run) -> None:
-    """Meter as many as time allows, operators in turn."""
+    """Sustain and so meter as many as time allows, operators in turn."""
     orders = [
         [(lot, d) for d in order_meterings(state.rank_fastest(lot), _list_first(lot))] for lot in state.lots
     ]
-    wanted = [(lot, digest) for lot, digest in take_turns(orders) if digest not in state.metered]
+    wanted = [(lot, digest) for lot, digest in take_turns(orders) if (digest, 0) not in state.sustained]
     for lot, digest in state.budget.take_affordable(wanted):
         if state.kit.folder.is_full(RECORDING):
             return
-        schedule, kernel = _prepare(state, lot, digest)
-        try:
-            metering = state.kit.device.meter(kernel, seconds=MEASURING.label_window_s)
-        except EkcError as problem:
-            state.kit.folder.add_row(PART, f"{lot.name}, {digest}, metering", str(problem))
-            continue
-        state.writer.add_metering(schedule, metering)
+        _sustain(state, lot, digest, 0)
 
 
 def collect_measured(kit: Kit, filed: OperatorPredictions, recorded: Recording) -> Measured:
-    """What the folder has of the right kernels of an operator; of several slices the mean, else the
-    metering."""
+    """What the folder has of the right kernels of an operator, of several slices the mean."""
     known = [recorded.by_digest[d] for d in filed.schedules if d in recorded.by_digest]
     mine = [row for row in known if not row.failure and not row.checked.startswith(WRONG)]
     short_s = {row.digest: row.find_timing().latency_s for row in mine if row.timings}
-    metered = {row.digest: row.find_metering() for row in mine if row.meterings}
-    sustained_s = {digest: one.energy_j / one.power_w for digest, one in metered.items()}
-    energy_j = {digest: one.energy_j for digest, one in metered.items()}
-    slices: dict[str, list[dict[str, Any]]] = {}
-    for row in kit.folder.list_rows(PART):
-        if row.get("operator") == filed.name and row["status"] == "ok" and row["digest"] in short_s:
-            slices.setdefault(row["digest"], []).append(row)
-    for digest, rows in slices.items():
-        sustained_s[digest] = float(np.mean([row["sustained_s"] for row in rows]))
-        joules = [row["energy_j"] for row in rows if row["energy_j"] == row["energy_j"]]
-        if joules:
-            energy_j[digest] = float(np.mean(joules))
+    slices: dict[str, list[float]] = {}
+    energy_j: dict[str, float] = {}
+    for row in (row for row in mine if row.meterings):
+        slices[row.digest] = [one.energy_j / one.power_w for one in row.meterings.values()]
+        energy_j[row.digest] = float(np.mean([one.energy_j for one in row.meterings.values()]))
+    for line in kit.folder.list_rows(PART):
+        if line.get("operator") == filed.name and line["status"] == "ok" and line["digest"] in short_s:
+            slices.setdefault(line["digest"], []).append(line["sustained_s"])
+    sustained_s = {digest: float(np.mean(seconds)) for digest, seconds in slices.items()}
     return Measured(short_s, sustained_s, energy_j)
 
 

@@ -185,7 +185,7 @@ def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[dict[str, tupl
             arguments = text, plan.device, objective, plan.seed + turn, counts[objective]
             jobs[f"{item.name}/{objective}"] = partial(_search, *arguments)
     for item in plan.items:
-        arguments = json.dumps(item.op.to_json()), plan.device, plan.seed, counts[rule.RANDOM]
+        arguments = json.dumps(item.op.to_json()), plan.device, plan.seed, plan.count
         jobs[f"{item.name}/{rule.RANDOM}"] = partial(_draw_random, *arguments)
     done = _run_kept(jobs, work, pool)
     near = {}
@@ -297,14 +297,15 @@ def choose_kernels(
     lists: Mapping[str, Sequence[Drawn]], counts: Mapping[str, int], done: Mapping[str, Compiled]
 ) -> tuple[list[Compiled], list[Drawn]]:
     """The kernels that the rule takes of what is compiled, in its order, and the schedules that it needs
-    compiled to go on. `done` is by schedule as JSON."""
+    compiled to go on. What other strata lack is drawn at random. `done` is by schedule as JSON."""
     chosen: list[Compiled] = []
     missing: list[Drawn] = []
     seen: set[str] = set()
     for stratum, mine in lists.items():
-        taken = 0
+        begun = len(chosen) + len(missing)
+        end = sum(counts.values()) if stratum == rule.RANDOM else begun + counts[stratum]
         for drawn in mine:
-            if taken == counts[stratum]:
+            if len(chosen) + len(missing) == end:
                 break
             if drawn.schedule in seen:
                 continue
@@ -312,13 +313,10 @@ def choose_kernels(
             compiled = done.get(drawn.schedule)
             if compiled is None:
                 missing.append(drawn)
-            elif compiled.kernel is None or compiled.text in seen:
-                continue
-            else:
+            elif compiled.kernel is not None and compiled.text not in seen:
                 seen.add(compiled.text)
                 kernel = replace(compiled.kernel, structure=drawn.structure, stratum=stratum)
                 chosen.append(replace(compiled, kernel=kernel))
-            taken += 1
     return chosen, missing
 
 

@@ -11,7 +11,7 @@ near       350    of eight times as many neighbours (genomes of one mutation, of
 random     the rest: legal schedules, uniform over structures and decisions
 
 A schedule is drawn once, and so is a CUDA text. What does not compile is left out, and the next of its
-stratum takes the place.
+stratum takes the place; where there is none, a random one.
 """
 
 from __future__ import annotations
