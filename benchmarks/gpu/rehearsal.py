@@ -36,7 +36,7 @@ CHILD = (sys.executable, "-m", "benchmarks.gpu.prices")
 """Command of a call, before the file of the clock and the words of the call."""
 SUMMARIES = {"rule", "comparison"}
 """Facts of rows of `pack` that hold no measurement."""
-MOST_PAYMENTS = 300
+MOST_PAYMENTS, DRY_MOST_PAYMENTS = 1000, 30
 """Measurements of a call before it is killed, at most."""
 POLL_S = 0.002
 LATEST_S = 0.05
@@ -56,7 +56,8 @@ class PlayedCall:
     rows: int
     measured: int
     again: int
-    """Timings and meterings made more than once: those of an item that was in progress when it was killed."""
+    """Timings and meterings made more than once: those of an item that was in progress when it was killed.
+    Those of two searches of `tune` count too: each measures for itself."""
 
 
 class Rehearsal:
@@ -92,7 +93,8 @@ class Rehearsal:
     def _start(self, part: str, minutes: float, is_killed: bool) -> int | None:
         """Run the call in a process; its exit status, None where it was killed."""
         words = [part, "--minutes", f"{minutes:.4f}", "--out", str(self.out), *self.options]
-        count = math.exp(self._random.uniform(0, math.log(MOST_PAYMENTS)))
+        most = DRY_MOST_PAYMENTS if "--dry-run" in self.options else MOST_PAYMENTS
+        count = math.exp(self._random.uniform(0, math.log(most)))
         limit = self.clock.count_payments() + count if is_killed else math.inf
         log = self.out.parent / f"{self.out.name}.{part}.txt"
         with log.open("a") as file:
