@@ -204,7 +204,9 @@ def _run_on_gpu(kit: Kit, program: Path, words: list[str], budget: Budget) -> di
     """Run a program that writes JSON into the file of its last argument; {"found": content}, or a "reason".
     Raises `EkcError` where it is skipped."""
     file = program.parent / "found.json"
-    visible = {"CUDA_VISIBLE_DEVICES": _name_gpu(kit.gpu, os.environ)}
+    # A rehearsal on a simulated device builds all, and the programs find no driver.
+    is_real = not kit.device.simulated
+    visible = {"CUDA_VISIBLE_DEVICES": _name_gpu(kit.gpu, os.environ)} if is_real else {}
     status, said = _run_program([str(program), *words, str(file)], program.parent, budget, visible)
     if status == SKIPPED:
         raise EkcError(said)

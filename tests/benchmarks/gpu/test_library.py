@@ -16,6 +16,7 @@ import pytest
 import ekc
 from benchmarks.gpu import library
 from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TUNING
 from benchmarks.gpu.kit import Kit
 from ekc import devices
@@ -23,6 +24,7 @@ from ekc.codegen.library.build import KernelChoice, build_library
 from ekc.codegen.library.function_plan import NamedOperator
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
 from ekc.codegen.library.write import write_bundle
+from ekc.errors import EkcError
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.bundle.fakes import build_fakes, describe_kernels
 from tests.codegen.helpers import WARNINGS, must_run, needs_nvcc
@@ -232,6 +234,19 @@ def test_schedules_of_the_part_tune_come_first(tmp_path: Path) -> None:
 def test_gpu_of_the_check_program(visible: str | None, number: int, name: str) -> None:
     variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert library._name_gpu(number, variables) == name
+
+
+@pytest.mark.parametrize(("is_simulated", "visible"), [(True, ""), (False, "1")])
+def test_simulated_device_names_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_simulated: bool, visible: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "visible: $CUDA_VISIBLE_DEVICES."; exit {library.SKIPPED}\n')
+    program.chmod(0o755)
+    kit: Any = SimpleNamespace(device=SimpleNamespace(simulated=is_simulated), gpu=1)
+    with pytest.raises(EkcError, match=rf"^visible: {visible}\.$"):
+        library._run_on_gpu(kit, program, [], Budget(60.0))
 
 
 def test_dry_run_checks_no_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
