@@ -14,12 +14,13 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
 from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
+from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.messages import (
     CallsStarted,
     DescribeRequest,
-    LoadableKernel,
     StartCallsRequest,
     StopCallsRequest,
+    make_work,
 )
 from ekc.devices.device import POWER_CAP
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
@@ -107,9 +108,9 @@ class RemoteKernelRunner:
         self._is_running = False
         self._queued_s = 0.0
 
-    def start(self, kernel: CompiledKernel) -> None:
+    def start(self, kernel: CompiledKernel | LibraryKernel) -> None:
         """Start to call the kernel; returns when it runs. `DeviceError` when it faults."""
-        started: CallsStarted = self._remote.query(StartCallsRequest(LoadableKernel.from_kernel(kernel)))
+        started: CallsStarted = self._remote.query(StartCallsRequest(make_work(kernel)))
         self._is_running, self._queued_s = True, started.queued_s
 
     def stop(self) -> CompletedCalls:
@@ -160,12 +161,17 @@ class Gpu:
             return answer, watch.read_state()
 
     def meter(
-        self, kernel: CompiledKernel, call_s: float, seconds: float, fixed_mhz: int | None = None
+        self,
+        kernel: CompiledKernel | LibraryKernel,
+        call_s: float,
+        seconds: float,
+        fixed_mhz: int | None = None,
     ) -> MeteringWindow:
         """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
         with self.lock, self._fix_clock(fixed_mhz):
             board = self.make_board(self.sensors, RemoteKernelRunner(self.remote))
-            return meter_kernel(board, kernel, call_s, seconds)
+            # The board gives the kernel to `RemoteKernelRunner.start` alone.
+            return meter_kernel(board, kernel, call_s, seconds)  # type: ignore[arg-type]
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)
