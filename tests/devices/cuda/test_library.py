@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,16 @@ from ekc.devices.cuda.messages import AlgorithmsReply, AlgorithmsRequest
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
+from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.runtime.verify import verify_library_kernel
+from ekc.search import run
+from ekc.search.data.defaults import MEASURING
+from ekc.search.data.trial import Trial
+from ekc.search.database.database import RecordStore
+from ekc.search.loop import finals, library_contender, task
+from ekc.search.loop.library_contender import LibraryContender
+from ekc.search.loop.measure import Measurer
 from tests.scripted.cuda import library_node
 from tests.scripted.cuda.library_node import LibraryNode, build_libraries, hire_with_libraries
 
@@ -81,7 +90,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> tuple[
 
 
 def open_device(libraries: tuple[Path, ...], **settings: float) -> CudaDevice:
-    return LibraryNode().open("cuda:0", hire_with_libraries(libraries, {}, **settings))
+    """A scripted GPU on which a launch of ours takes at least 30 us, at the 300 W of the card."""
+    return LibraryNode().open("cuda:0", hire_with_libraries(libraries, {"launch_s": 30e-6}, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -224,17 +234,25 @@ def test_worker_process_finds_libraries_by_their_names(
     remote.close()
 
 
+SHORT = replace(MEASURING, label_window_s=0.5, final_window_s=0.5)
+"""Windows of half a second: the virtual card is read a thousand times a second."""
+START = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
+
+
 def tune(device: CudaDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ekc.TuningResult:
     monkeypatch.setattr(devices, "open", lambda target: device)
-    return ekc.tune(OP, target="cuda:0", trials=4, progress=False, contenders=["library"], **options)
+    for module in (run, finals, library_contender, task):
+        monkeypatch.setattr(module, "MEASURING", SHORT)
+    small = {"trials": 1, "start": [START], "progress": False, "contenders": ["library"]}
+    return ekc.tune(OP, target="cuda:0", **small, **options)
 
 
 def test_faster_library_is_reported_and_does_not_win(
     libraries: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Planted: a library that takes 5 us at 250 W. Our kernels take longer, at the 300 W of the card."""
+    """Planted: a library that takes 5 us at 250 W."""
     device = open_device(libraries, call_s=5e-6, wrong=0b1)
-    result = tune(device, monkeypatch, records=tmp_path / "r.db")
+    result = tune(device, monkeypatch)
     library, best = result.library, result.best
     assert library is not None
     assert library.name == "cuBLASLt 13.1.2, algorithm 2"
@@ -264,41 +282,62 @@ def test_faster_library_is_reported_and_does_not_win(
     assert found["energy_difference"]["interval"] == [*vars(library.energy_difference.interval).values()]
     exported = result.export(tmp_path / "out")
     assert not any("cublas" in file.read_text(errors="replace").lower() for file in exported)
-    again = tune(device, monkeypatch, records=tmp_path / "r.db")
-    assert again.best.schedule == best.schedule
-    assert again.library is not None
     device.close()
 
 
-def test_slower_library_and_objective_latency(
+def contend(device: CudaDevice, objective: str, repeats: int) -> LibraryContender:
+    contender = LibraryContender(OP, Measurer(device, RecordStore(None)), objective, 0.05)
+    contender.choose(lambda: True)
+    for repeat in range(repeats):
+        contender.measure(repeat, False)
+    return contender
+
+
+def test_objective_chooses_among_the_fastest(
     libraries: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = open_device(libraries, call_s=1e-3)
-    result = tune(device, monkeypatch, objective="latency")
-    assert result.library is not None
-    assert result.library.speed < 0.5
-    assert result.library.failures == ()
+    """Algorithms 2 and 3 differ by 2 %, and draw the same power: both objectives take the faster."""
+    monkeypatch.setattr(library_contender, "MEASURING", SHORT)
+    device = open_device(libraries)
+    best = Trial(START, "", "ok", latency_s=10e-6)
+    for objective in ("latency", "energy"):
+        contender = contend(device, objective, 1)
+        result, note = contender.make_result(best, in_turn=True)
+        assert result is not None
+        assert (result.name, note) == ("cuBLASLt 13.1.2, algorithm 2", "")
+        assert result.speed == pytest.approx(0.5, rel=0.02)
+        assert result.energy is None
+        assert str(result).endswith(" times as fast as the best kernel; its energy was not compared")
     device.close()
 
 
-def test_run_without_a_library_says_why(libraries: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_fails_says_why(libraries: tuple[Path, ...]) -> None:
     device = open_device(libraries, refused=0b111)
-    result = tune(device, monkeypatch)
-    assert result.library is None
-    assert result.library_note.startswith(
-        "no algorithm of 3 works: cuBLASLt 13.1.2, algorithm 1: cuda:0: cublas"
-    )
-    assert "no algorithm of 3 works" in result.summary()
+    contender = contend(device, "latency", 1)
+    result, note = contender.make_result(Trial(START, "", "ok", latency_s=10e-6), in_turn=True)
+    assert result is None
+    assert note.startswith("no algorithm of 3 works: cuBLASLt 13.1.2, algorithm 1: cuda:0: cublasLtMatmul: ")
+    unfinished = LibraryContender(OP, Measurer(device, RecordStore(None)), "latency", 0.05)
+    assert unfinished.make_result(Trial(START, "", "ok"), in_turn=True) == (None, unfinished.note)
+    assert unfinished.note == "not measured, because the run ended before"
     device.close()
 
 
-def test_simulated_device_runs_no_library(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["tune", "matmul", "16", "16", "16", "--target", "a100", "--trials", "2", "--quiet"]
-    words += ["--contender", "library", "--json", "--out", str(tmp_path / "out")]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["library"] is None
-    assert found["library_note"] == "a100 (simulated) runs no library; a real GPU does"
+def test_simulated_device_runs_no_library() -> None:
+    contender = LibraryContender(OP, Measurer(devices.open("a100"), RecordStore(None)), "energy", 0.05)
+    contender.choose(lambda: True)
+    contender.measure(1, True)
+    assert contender.make_result(Trial(START, "", "ok"), in_turn=True) == (None, contender.note)
+    assert contender.note == "a100 (simulated) runs no library; a real GPU does"
+
+
+def test_command_line_checks_contenders(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["tune", "matmul", "16", "16", "16", "--target", "a100", "--out", str(tmp_path / "out")]
+    assert main([*words, "--contender", "cublas"]) == 2
+    assert "contenders: 'cublas'" in capsys.readouterr().err
+    model = ["tune", "--model", "examples/layers.toml", "--target", "a100", "--contender", "library"]
+    assert main(model) == 2
+    assert "--contender: no library is measured with --model" in capsys.readouterr().err
 
 
 def test_contenders_are_checked() -> None:
