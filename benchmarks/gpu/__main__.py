@@ -22,6 +22,7 @@ from types import ModuleType
 
 from benchmarks.gpu import check, counters, equals, fidelity, library, plan, record, traces, tune, versus
 from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.equals_report import format_power
 from benchmarks.gpu.folder import AWAY, REPORT
 from benchmarks.gpu.kit import Kit, describe_machine
 from ekc.errors import EkcError, RecordError
@@ -54,6 +55,9 @@ INTERRUPTED, BAD_INPUT = 130, 2
 def main(words: Sequence[str] | None = None) -> int:
     """Run the parts; the tables, printed and in the folder."""
     arguments = _parse_arguments(words)
+    if arguments.power:
+        print(format_power())
+        return 0
     names = (
         list(PARTS)
         if "all" in arguments.parts
@@ -170,6 +174,8 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
+    parser.add_argument("--rotate", action="store_true", help="what equals does in any case: kernels in turn")
+    parser.add_argument("--power", action="store_true", help="print which savings equals can find; no GPU")
     parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")
     arguments = parser.parse_args(words)
     if arguments.minutes is not None and not arguments.minutes > 0:

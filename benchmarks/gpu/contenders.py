@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from benchmarks.gpu.rotation import Slice
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Metering, Timing
+from ekc.devices.metering.meter import MeteringWindow
 from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError
 
@@ -23,6 +25,17 @@ class Contender(Protocol):
 
     def meter(self, turn: int, seconds: float) -> Metering:
         """Energy of a call, back to back."""
+
+    def run(self, turn: int, seconds: float) -> Slice:
+        """Sustained time and energy of a call, on a board that is hot from the contender before."""
+
+
+@runtime_checkable
+class HotDevice(Protocol):
+    """A device that meters on a hot board."""
+
+    def run_hot(self, kernel: CompiledKernel, *, seconds: float) -> MeteringWindow:
+        """See `ekc.devices.metering.meter.run_hot`."""
 
 
 @dataclass
@@ -40,6 +53,21 @@ class Ours:
     def meter(self, turn: int, seconds: float) -> Metering:
         """See `Contender`."""
         return self.device.meter(self.kernel, seconds=seconds, repeat=turn)
+
+    def run(self, turn: int, seconds: float) -> Slice:
+        """See `Contender`. A recorded device has no board: its slice is the recorded timing and metering."""
+        if isinstance(self.device, HotDevice):
+            return Slice.from_window(self.device.run_hot(self.kernel, seconds=seconds))
+        timing, metering = self.time(turn), self.meter(turn, seconds)
+        seen = metering.conditions
+        return Slice(
+            latency_s=timing.latency_s,
+            energy_j=metering.energy_j,
+            power_w=metering.power_w,
+            clock_mhz=seen.clock_mhz,
+            temperature_c=seen.temperature_c,
+            throttle=seen.throttle,
+        )
 
 
 def compute_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Difference | None:

@@ -1,103 +1,184 @@
-"""Energy of schedules of equal speed: what there is to save without slowing down.
+"""Energy of kernels of equal speed, in rotation on a hot board: what there is to save without slowing down.
 
-Schedules of the plan, of the recording and of the records of `tune` are timed; those at most 5 % (then up to
-10 %) slower than the fastest are metered once each. The fastest and the one that took least energy are then
-metered again, in turn: the saving is of these windows alone, as the least of many is too low by chance.
+A group is about equally fast kernels of one operator: near-equals of the recording, the records and the plan,
+or one kernel in several orders with the same instruction counts. Its reference is the fastest by a short
+timing, which who asks for speed alone would take; it also runs under a second name, as a control. Every
+kernel is compared with the reference round by round (`benchmarks.gpu.rotation`), so that what a group shows
+does not depend on which kernel was lucky.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+import ekc
+from benchmarks.gpu import plan
 from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours, compute_ratio, format_median, measure_in_turn
-from benchmarks.gpu.folder import PLAN, RECORDING, TUNING
+from benchmarks.gpu.contenders import Ours
+from benchmarks.gpu.equals_report import CONTROL, EQUALLY_FAST, PART, Group, format_groups, read_groups
+from benchmarks.gpu.folder import RECORDING, TUNING
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.plan import read_plan
+from benchmarks.gpu.orders import list_order_variants
+from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S, Slice, rotate
 from ekc.codegen.compiled import CompiledKernel
+from ekc.devices.device import Timing
 from ekc.devices.recording import read_recording
 from ekc.errors import EkcError
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.database.database import RecordStore, to_canonical_json
-from ekc.tables import format_table
 
-Figures = list[list[float]]
-"""[turn, 3]: value, low and high end of its interval."""
-MINUTES = 4.0
-WINDOW_S, REPEATS = 1.0, 2
-METERING_S = 3.3
-"""Seconds of one metering: idle, warm-up and window."""
-WITHIN = 1.1
-"""Latency relative to the fastest, at most."""
-SURELY_SLOWER = 1.5
-"""Known latency relative to the fastest above which a schedule is not timed again."""
-MOST, LEAST = 8, 3
-"""Schedules that are metered, of one operator."""
-TIMING_S = 8.0
-"""Seconds to time the schedules of an operator."""
+MINUTES = 6.0
+TRIED = 12
+"""Known schedules of an operator that are timed."""
+MEMBERS, DRY_MEMBERS = 4, 2
+"""Kernels of a group, beside the control."""
+ROUNDS, DRY_ROUNDS = 24, 3
+"""Rounds of a group over all calls, at most."""
+GOOD_ROUNDS, LEAST_ROUNDS = 6, 3
+"""Rounds of a group in one call, beside the first, which warms up: what it should have, and at least has."""
+PREPARATION_S = 8.0
+"""Seconds to time and to check the kernels of a group on an H100."""
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """A group that is to be measured."""
+
+    name: str
+    item: Item
+    choose: Callable[[Kit, Item, int], list[_Timed]]
+    """The kernels, fastest first; raises `EkcError` where there are too few."""
 
 
 @dataclass(frozen=True)
 class _Timed:
+    name: str
     schedule: Schedule
     kernel: CompiledKernel
-    latency_s: float
+    timing: Timing
 
 
 def run(kit: Kit, budget: Budget) -> None:
-    """A row for each operator."""
-    items = list(list_small_items()) if kit.dry else list(list_recorded_items())
-    todo = [item for item in items if kit.folder.find_row("equals", item.name) is None]
-    good = TIMING_S + (MOST + 2 * REPEATS) * METERING_S
-    least = TIMING_S + (LEAST + 2 * REPEATS) * METERING_S
-    for item, share in budget.share_time(todo, *((1.0, 0.0) if kit.dry else (good, least))):
-        count = MOST if kit.dry else int((share - TIMING_S) / METERING_S) - 2 * REPEATS
+    """Groups in turn, those with fewest rounds first; a row for each group, and for each slice."""
+    done = {group.name: group for group in read_groups(kit.folder)}
+    plans = [one for one in list_plans(kit.dry) if _count_missing_rounds(kit, done.get(one.name))]
+    plans.sort(key=lambda one: len(done[one.name].rounds) if one.name in done else 0)
+    round_s = (MEMBERS + 1) * SLICE_PRICE_S
+    good_s, least_s = (PREPARATION_S + (1 + n) * round_s for n in (GOOD_ROUNDS, LEAST_ROUNDS))
+    for one, share in budget.share_time(plans, *((1.0, 0.0) if kit.dry else (good_s, least_s))):
+        ends = budget.compute_left_s() - share
+        # A group that was refused, for want of kernels, is tried again: the folder may have more of them.
         try:
-            _meter_equals(kit, item, max(LEAST, min(MOST, count)))
+            _rotate_group(kit, budget, one, ends)
         except EkcError as problem:
-            kit.folder.add_row("equals", item.name, str(problem))
+            kit.folder.add_row(PART, one.name, str(problem))
 
 
-def _meter_equals(kit: Kit, item: Item, count: int) -> None:
-    equal = _find_equals(kit, item, count)
-    named = {one.schedule.digest: Ours(one.schedule.digest, kit.device, one.kernel) for one in equal}
-    figures = measure_in_turn(list(named.values()), 1, 1, WINDOW_S)
-    metered = [name for name, one in figures.items() if one["energy_j"]]
-    if not metered:
-        raise EkcError(next(one["problem"] for one in figures.values()))
-    fastest = min(metered, key=lambda name: figures[name]["latency_s"][0][0])
-    leanest = min(metered, key=lambda name: figures[name]["energy_j"][0][0])
-    again = {}
-    if fastest != leanest:
-        again = measure_in_turn([named[fastest], named[leanest]], REPEATS, REPEATS, WINDOW_S)
-    schedules = {one.schedule.digest: one.schedule.to_json() for one in equal}
-    facts = {"fastest": fastest, "leanest": leanest, "again": again}
-    kit.folder.add_row("equals", item.name, "ok", figures=figures, schedules=schedules, **facts)
+def list_plans(is_dry: bool) -> list[GroupPlan]:
+    """The groups, most telling first: below the power cap, at it (float16), and in other orders."""
+    if is_dry:
+        product, matvec = list_small_items()
+        return [GroupPlan(f"{product.name}, orders", product, _choose_orders), plan_equals(matvec)]
+    product, convolution, matvec, half = list_recorded_items()
+    softmax = Item("softmax 4096x4096 float32", ekc.softmax((4096, 4096), dtype="float32"), "softmax")
+    return [
+        plan_equals(product),
+        GroupPlan(f"{product.name}, orders", product, _choose_orders),
+        *map(plan_equals, (matvec, half, convolution, softmax)),
+        *(GroupPlan(f"{item.name}, orders", item, _choose_orders) for item in (half, matvec)),
+    ]
 
 
-def _find_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
-    """Right schedules near the fastest right one, fastest first, at most `count`. Raises the last problem
-    where there is none."""
+def plan_equals(item: Item) -> GroupPlan:
+    """The group of about equally fast kernels of an operator."""
+    return GroupPlan(f"{item.name}, equals", item, _choose_equals)
+
+
+def _count_missing_rounds(kit: Kit, group: Group | None) -> int:
+    return (DRY_ROUNDS if kit.dry else ROUNDS) - (len(group.rounds) if group else 0)
+
+
+def _rotate_group(kit: Kit, budget: Budget, one: GroupPlan, ends: float) -> None:
+    """Rounds of a group until `ends`, the seconds that the budget has left then. Raises `EkcError`."""
+    row = kit.folder.find_row(PART, one.name)
+    if row is None or row["status"] != "ok":
+        row = _write_group(kit, one)
+    named = {name: Schedule.from_json(text) for name, text in row["schedules"].items()}
+    kernels = {schedule.digest: make for schedule, make in kit.compile_ahead(named.values())}
+    contenders = [Ours(name, kit.device, kernels[schedule.digest]()) for name, schedule in named.items()]
+    contenders.append(replace(contenders[0], name=CONTROL))
+    known = next((group for group in read_groups(kit.folder) if group.name == one.name), None)
+    began = budget.compute_left_s()
+    rounds_begun = [0]
+
+    def is_over() -> bool:
+        left = budget.compute_left_s()
+        round_s = (began - left) / rounds_begun[0] if rounds_begun[0] else 0.0
+        rounds_begun[0] += 1
+        return not kit.dry and left - round_s < ends
+
+    def write(name: str, number: int, taken: Slice) -> None:
+        item = f"{one.name}, round {number}, {name}"
+        kit.folder.add_row(PART, item, "ok", group=one.name, round=number, kernel=name, **taken.to_json())
+
+    def write_problem(name: str, problem: Exception) -> None:
+        item, status = f"{one.name}, {name}", f"{type(problem).__name__}: {problem}"
+        kit.folder.add_row(PART, item, status, group=one.name, kernel=name)
+
+    missing = _count_missing_rounds(kit, known)
+    first = known.next_round if known else 0
+    rotate(contenders, missing, SLICE_S, kit.seed, write, write_problem, is_over, first)
+
+
+def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
+    """Choose the kernels of a group, write them and return the row."""
+    members = one.choose(kit, one.item, DRY_MEMBERS if kit.dry else MEMBERS)
+    if len(members) < 2:
+        raise EkcError(f"{one.name}: one kernel alone is fast, nothing to compare it with")
+    schedules = {member.name: member.schedule.to_json() for member in members}
+    facts = {"short_s": {member.name: member.timing.latency_s for member in members}}
+    facts["short_mhz"] = {member.name: member.timing.conditions.clock_mhz for member in members}
+    return kit.folder.add_row(PART, one.name, "ok", schedules=schedules, **facts)
+
+
+def _choose_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
+    """Right schedules near the fastest right one."""
+    return _choose_right(kit, item, count, [(one.digest, one) for one in _list_known_schedules(kit, item)])
+
+
+def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
+    """The fastest right schedule of the known ones that has other orders, and these."""
+    for base in _choose_right(
+        kit, item, TRIED, [(one.digest, one) for one in _list_known_schedules(kit, item)]
+    ):
+        variants = list(list_order_variants(base.schedule, kit.device.limits))
+        if variants:
+            named = [("as it is", base.schedule), *variants]
+            return _choose_right(kit, item, count, named)
+    raise EkcError(f"{item.name}: no fast schedule has another order with the same counts")
+
+
+def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
+    """Right schedules, fastest first, at most `count`, none slower than `EQUALLY_FAST` times the first
+    of them. Raises the last problem where there is none."""
     expected = ReferenceEvaluator.from_seed(item.op, DATA_SEED)
+    names = {schedule.digest: name for name, schedule in named}
     timed: list[_Timed] = []
-    problem = EkcError(f"{item.name}: no schedule is known: run prepare, record or tune before")
-    for schedule, make in kit.compile_ahead(_list_known_schedules(kit, item)):
+    problem = EkcError(f"{item.name}: no schedule is known: run prepare, record, pack or tune before")
+    for schedule, make in kit.compile_ahead(schedule for _, schedule in named):
         try:
             kernel = make()
-            timed.append(_Timed(schedule, kernel, kit.device.time(kernel).latency_s))
+            timed.append(_Timed(names[schedule.digest], schedule, kernel, kit.device.time(kernel)))
         except EkcError as why:
             problem = why
     right: list[_Timed] = []
-    for one in sorted(timed, key=lambda one: (one.latency_s, one.schedule.digest)):
-        if right and (len(right) == count or one.latency_s > WITHIN * right[0].latency_s):
+    for one in sorted(timed, key=lambda one: (one.timing.latency_s, one.schedule.digest)):
+        if right and (len(right) == count or one.timing.latency_s > EQUALLY_FAST * right[0].timing.latency_s):
             break
         if not kit.judge(one.schedule, one.kernel, expected)[0]:
             right.append(one)
@@ -107,16 +188,15 @@ def _find_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
 
 
 def _list_known_schedules(kit: Kit, item: Item) -> list[Schedule]:
-    """Schedules of the folder without those that are known to be far slower than the fastest."""
+    """The fastest schedules of the folder, fastest first; without any, those of the plan or of the search
+    without a measurement."""
     latency_by_digest: dict[str, float] = {}
     schedules: dict[str, Schedule] = {}
     for schedule, latency_s in _read_measured(kit, item):
         schedules[schedule.digest] = schedule
         latency_by_digest[schedule.digest] = latency_s
-    limit = SURELY_SLOWER * min(latency_by_digest.values(), default=0.0)
-    known = [one for one in schedules.values() if latency_by_digest[one.digest] <= limit]
-    planned = map(Schedule.from_json, read_plan(kit.folder.path / PLAN).get(item.name, ()))
-    return known + [one for one in planned if one.digest not in schedules]
+    known = sorted(schedules.values(), key=lambda one: latency_by_digest[one.digest])[:TRIED]
+    return known or plan.list_schedules(kit, item, DRY_MEMBERS if kit.dry else TRIED)
 
 
 def _read_measured(kit: Kit, item: Item) -> Iterator[tuple[Schedule, float]]:
@@ -134,48 +214,14 @@ def _read_measured(kit: Kit, item: Item) -> Iterator[tuple[Schedule, float]]:
 
 
 def make_table(kit: Kit) -> str:
-    """One line for each operator."""
-    rows, notes = [], []
-    for row in kit.folder.list_rows("equals"):
-        if "figures" not in row:
-            notes.append(f"  {row['item']}: {row['status']}")
-            continue
-        rows.append(_format_line(row))
-    heads = ("operator", "schedules", "latency", "energy", "rank", "least energy [us]", "saved", "slower")
-    title = f"equals: on {kit.label}; schedules within {WITHIN - 1:.0%} of the fastest"
-    legend = [
-        "  latency, energy: slowest over fastest, most over least; rank: Spearman of latency and energy",
-        "  saved, slower: the least energy beside the fastest, both metered again in turn",
+    """The verdicts on all groups, and why others have none."""
+    groups = read_groups(kit.folder)
+    measured = {group.name for group in groups}
+    refused = [
+        row for row in kit.folder.list_rows(PART) if "group" not in row and row["item"] not in measured
     ]
-    return "\n".join([format_table(heads, rows, title), *legend, *notes])
-
-
-def _format_line(row: dict[str, Any]) -> tuple[str, ...]:
-    metered = [one for one in row["figures"].values() if one["energy_j"]]
-    times = np.array([one["latency_s"][0][0] for one in metered])
-    energies = np.array([one["energy_j"][0][0] for one in metered])
-    rank = spearman(times, energies)
-    head = (
-        row["item"],
-        str(len(metered)),
-        f"{times.max() / times.min():.3f}",
-        f"{energies.max() / energies.min():.3f}",
-        "-" if rank is None else f"{rank:.2f}",
-    )
-    again = row["again"]
-    if not again:
-        return (*head, format_median(row["figures"][row["leanest"]]["latency_s"], 1e6), "same", "-")
-    fast, lean = again[row["fastest"]], again[row["leanest"]]
-    saved, slower = (_format_share(fast[name], lean[name], sign) for name, sign in SHOWN)
-    return (*head, format_median(lean["latency_s"], 1e6), saved, slower)
-
-
-SHOWN = (("energy_j", -1.0), ("latency_s", 1.0))
-
-
-def _format_share(fast: Figures, lean: Figures, sign: float) -> str:
-    """Change from the fastest to the leanest; `~` where the difference does not count."""
-    change = compute_ratio(fast, lean)
-    if change is None:
-        return "-"
-    return f"{sign * (change.ratio - 1):.1%}{'' if change.is_significant else '~'}"
+    old = [row for row in refused if "figures" in row]
+    notes = [f"  {row['item']}: {row['status']}" for row in refused if row not in old]
+    if old:
+        notes.append(f"  {len(old)} rows are of an earlier version, which metered each kernel once")
+    return "\n".join([format_groups(groups, kit.label), *notes])

@@ -11,14 +11,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.gpu.rotation import Figure, Slice, compare_slices, rotate
-
 from benchmarks.gpu import libraries, plan, pytorch
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Contender, Ours, compute_ratio, format_median, measure_in_turn
 from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
 from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.rotation import Figure, Slice, compare_slices, rotate
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.statistics import Difference

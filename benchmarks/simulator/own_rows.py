@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.equals_report import Group, read_groups
 from benchmarks.gpu.fidelity import find_model
 from benchmarks.gpu.folder import RECORDING, TUNING, Folder
 from ekc.codegen.generate import compile_schedule
@@ -108,6 +110,10 @@ def _read_kernels(folder: Folder) -> dict[str, Measured]:
             if figures["energy_j"]:
                 schedule = Schedule.from_json(row["schedules"][digest])
                 found[digest] = _read_equal(schedule, figures)
+    for group in read_groups(folder):
+        for name in group.kernels:
+            if one := _read_rotated(group, name):
+                found[one.schedule.digest] = one
     return {
         digest: Measured(**(vars(one) | {"counters": counters.get(digest)})) for digest, one in found.items()
     }
@@ -123,6 +129,25 @@ def _read_equal(schedule: Schedule, figures: Mapping[str, Any]) -> Measured:
         power_w=watts,
         metered_mhz=figures["metered_clock_mhz"],
         temperature_c=figures["temperature_c"],
+        is_equal=True,
+    )
+
+
+def _read_rotated(group: Group, name: str) -> Measured | None:
+    """A kernel of a rotation, by the medians of its slices; None without a slice that has a power."""
+    slices = [one for one in group.list_slices(name) if one.power_w == one.power_w]
+    if not slices:
+        return None
+    figures = ("latency_s", "power_w", "clock_mhz", "temperature_c")
+    call_s, watts, mhz, celsius = (statistics.median(getattr(one, x) for one in slices) for x in figures)
+    return Measured(
+        schedule=Schedule.from_json(group.row["schedules"][name]),
+        latency_s=group.row["short_s"][name],
+        clock_mhz=group.row["short_mhz"][name],
+        call_s=call_s,
+        power_w=watts,
+        metered_mhz=mhz,
+        temperature_c=celsius,
         is_equal=True,
     )
 

@@ -45,7 +45,7 @@ from ekc.devices.device import (
     Quantities,
     Timing,
 )
-from ekc.devices.metering.meter import check_window_length
+from ekc.devices.metering.meter import Board, MeteringWindow, check_window_length, meter_kernel, run_hot
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.statistics import compute_median, compute_median_interval
@@ -163,13 +163,13 @@ class CudaDevice:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.
 
         Raises `DeviceError` as `time` does, and where neither can be read."""
-        check_window_length(seconds)
-        gpu = self._gpus[0]
-        known_s = self._latency_by_kernel_s.get(_identify(kernel))
-        call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
-        window = gpu.meter(kernel, call_s, seconds, self._fixed_mhz)
+        window = self._meter_on_gpu(kernel, seconds, meter_kernel)
         state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
-        return window.to_metering(replace(self._make_conditions(gpu, kernel, state), l2="warm"))
+        return window.to_metering(replace(self._make_conditions(self._gpus[0], kernel, state), l2="warm"))
+
+    def run_hot(self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 0.5) -> MeteringWindow:
+        """As `meter`, on a GPU that is hot from the kernel before; `ekc.devices.metering.meter.run_hot`."""
+        return self._meter_on_gpu(kernel, seconds, run_hot)
 
     def clocks(self) -> Clocks:
         """Clocks that can be set here, or the reason why none can; nothing is tried."""
@@ -197,6 +197,18 @@ class CudaDevice:
         for gpu in self._gpus:
             gpu.clocks.close()
             gpu.remote.close()
+
+    def _meter_on_gpu(
+        self,
+        kernel: CompiledKernel | LibraryKernel,
+        seconds: float,
+        measure: Callable[[Board, Any, float, float], MeteringWindow],
+    ) -> MeteringWindow:
+        check_window_length(seconds)
+        gpu = self._gpus[0]
+        known_s = self._latency_by_kernel_s.get(_identify(kernel))
+        call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
+        return gpu.meter(kernel, call_s, seconds, self._fixed_mhz, measure)
 
     def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel) -> Timing:
         self._check_arch(kernel)

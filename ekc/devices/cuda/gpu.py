@@ -166,12 +166,12 @@ class Gpu:
         call_s: float,
         seconds: float,
         fixed_mhz: int | None = None,
+        measure: Callable[[Board, Any, float, float], MeteringWindow] = meter_kernel,
     ) -> MeteringWindow:
-        """Power of back-to-back calls; see `ekc.devices.metering.meter`."""
+        """Power of back-to-back calls; see `ekc.devices.metering.meter`, also for `measure`."""
         with self.lock, self._fix_clock(fixed_mhz):
             board = self.make_board(self.sensors, RemoteKernelRunner(self.remote))
-            # The board gives the kernel to `RemoteKernelRunner.start` alone.
-            return meter_kernel(board, kernel, call_s, seconds)  # type: ignore[arg-type]
+            return measure(board, kernel, call_s, seconds)
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)

@@ -35,12 +35,12 @@ from ekc.devices.cuda.messages import (
     TimingRequest,
 )
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
-from ekc.devices.metering.meter import CompletedCalls
+from ekc.devices.metering.meter import LEAD_IN_S, CompletedCalls
 from ekc.errors import DeviceError
 from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
-"""Seconds of a batch: a hundredth of the interval at which energy counters tick."""
+"""Seconds of a batch: a tenth of the interval at which energy counters tick."""
 
 
 def compute_queued_s(unit: QueueUnit) -> float:
@@ -51,12 +51,16 @@ def compute_queued_s(unit: QueueUnit) -> float:
 def call_back_to_back(
     loaded_kernel: LoadedKernel, unit: QueueUnit, should_stop: Callable[[], bool]
 ) -> CompletedCalls:
-    """Queue batches until `should_stop()`; the number of calls, and the GPU's time for all of them."""
+    """Queue batches until `should_stop()`; the number of calls, and the GPU's time for all of them.
+
+    Calls of the first `LEAD_IN_S` are not counted where calls follow: the clock still changes then, and with
+    it the time of a call.
+    """
     driver, stream = loaded_kernel.driver, loaded_kernel.stream
     repeats = unit.count_repeats(BATCH_DURATION_S)
     begin, before, after = loaded_kernel.get_events(3)
     driver.record_event(begin, stream)
-    batches = 0
+    batches, is_leading = 0, True
 
     def queue(end: int) -> None:
         for _ in range(repeats):
@@ -68,6 +72,8 @@ def call_back_to_back(
         queue(after)
         driver.wait_for_event(before)
         batches += 1
+        if is_leading and driver.elapsed_s(begin, before) >= LEAD_IN_S:
+            batches, is_leading, begin, before = 0, False, before, begin
         before, after = after, before
         if should_stop():
             break

@@ -12,8 +12,8 @@ note of the window says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from ekc.devices.metering.checked_energy import (
     is_believable_power,
 )
 from ekc.devices.metering.sampling import (
+    MIN_TICKS,
     READING_INTERVAL_S,
     BoardLog,
     BoardReading,
@@ -43,6 +44,9 @@ WARM_UP_PERIOD_S = 0.5
 MAX_WARM_UP_PERIODS = 10
 STEADY_POWER_TOLERANCE = 0.01
 """Relative difference of power between two warm-up periods, below which the board counts as warm."""
+LEAD_IN_S = 0.15
+"""Seconds of calls before the window of `run_hot`: power readings are means over up to 0.1 s, and the clock
+follows the power cap within some tens of milliseconds."""
 MIN_CALLS = 5
 """Calls in a window, at least: power may change within a call."""
 ESTIMATOR_TOLERANCE = 0.05
@@ -150,50 +154,77 @@ def meter_kernel(board: Board, kernel: CompiledKernel, call_s: float, seconds: f
     if math.isnan(idle):
         raise DeviceError("the board reports no power, so nothing can be metered")
     notes: list[str] = []
-    try:
+    with _stop_after_error(board):
         board.start(kernel)
         if not _warm_up(board):
             spent_s = WARM_UP_PERIOD_S * MAX_WARM_UP_PERIODS
             notes.append(f"power still changed after {spent_s:.0f} s of warming up")
         board.stop()
-        board.start(kernel)
-        board.wait(board.averaging_s)
-        log = record_board(board, max(seconds, MIN_CALLS * call_s))
-        temperature = board.temperature_c()
-        calls = board.stop()
+        recorded = _record_calls(
+            board, kernel, board.averaging_s, max(seconds, MIN_CALLS * call_s), MIN_TICKS
+        )
+    return _make_window(board, *recorded, idle, notes)
+
+
+def run_hot(board: Board, kernel: CompiledKernel, call_s: float, seconds: float) -> MeteringWindow:
+    """Meter calls of about `call_s` on a board that is hot from the kernel before: without an idle period or
+    warm-up, after a lead-in of `LEAD_IN_S`, over a window of `seconds` or up to a tick more.
+
+    Power is NaN, and a note has the reason, where the board reports neither energy nor power."""
+    lead_s = max(LEAD_IN_S, board.averaging_s)
+    with _stop_after_error(board):
+        recorded = _record_calls(board, kernel, lead_s, max(seconds, MIN_CALLS * call_s), MIN_AMOUNTS)
+    return _make_window(board, *recorded, math.nan, [], is_power_needed=False)
+
+
+@contextmanager
+def _stop_after_error(board: Board) -> Iterator[None]:
+    """Stop the kernel where the block raises an error."""
+    try:
+        yield
     except BaseException:
         with suppress(EkcError):  # The first error is the one to report.
             board.stop()
         raise
-    return _make_window(board, log, calls, idle, temperature, notes)
+
+
+def _record_calls(
+    board: Board, kernel: CompiledKernel, lead_s: float, seconds: float, min_ticks: int
+) -> tuple[BoardLog, CompletedCalls, float]:
+    """The board while the kernel runs, from `lead_s` on; its calls; degrees Celsius at the end."""
+    board.start(kernel)
+    board.wait(lead_s)
+    log = record_board(board, seconds, min_ticks)
+    celsius = board.temperature_c()
+    return log, board.stop(), celsius
 
 
 def _make_window(
-    board: Board, log: BoardLog, calls: CompletedCalls, idle_w: float, temperature_c: float, notes: list[str]
+    board: Board,
+    log: BoardLog,
+    calls: CompletedCalls,
+    temperature_c: float,
+    idle_w: float,
+    notes: list[str],
+    is_power_needed: bool = True,
 ) -> MeteringWindow:
     cap_w = board.power_cap_w()
     max_power_w = compute_max_power_w(cap_w)
     readings = [reading for reading in log.readings if is_believable_power(reading.power_w, max_power_w)]
     sampled = float(np.mean([reading.power_w for reading in readings])) if readings else math.nan
-    counter_estimate = None if log.counter_problem else _estimate_from_counter(log)
-    if counter_estimate and abs(counter_estimate.power_w / sampled - 1) > COUNTER_TOLERANCE:
-        log.counter_problem = (
-            f"the board has an energy counter that says {counter_estimate.power_w:,.0f} W, where its power "
-            f"readings say {sampled:,.0f} W"
-        )
-        counter_estimate = None
-    best = counter_estimate or _estimate_from_readings(readings, board.averaging_s, log.counter_problem)
-    if not is_believable_power(best.power_w, max_power_w):
-        raise DeviceError(
-            f"the board seems to draw {best.power_w:,.0f} W, and may draw {max_power_w:,.0f} W at most: its "
-            "sensors are not believed"
-        )
+    try:
+        best = _choose_estimate(log, readings, sampled, board.averaging_s, max_power_w)
+    except DeviceError as problem:
+        if is_power_needed:
+            raise
+        notes = [str(problem)]
+        best = _PowerEstimate(math.nan, Interval(math.nan, math.nan), math.nan, math.nan, ())
     clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
     return MeteringWindow(
         power_w=best.power_w,
         power_interval_w=best.interval,
-        estimator=ENERGY_COUNTER if counter_estimate else POWER_READINGS,
-        counter_power_w=counter_estimate.power_w if counter_estimate else math.nan,
+        estimator=POWER_READINGS if log.counter_problem else ENERGY_COUNTER,
+        counter_power_w=math.nan if log.counter_problem else best.power_w,
         sampled_power_w=sampled,
         call_s=calls.seconds / calls.count,
         idle_power_w=idle_w,
@@ -207,6 +238,27 @@ def _make_window(
         notes=(*notes, *_write_notes(log, best.power_w, sampled, clocks), *_find_aliasing(best, calls)),
         samples_w=best.samples_w,
     )
+
+
+def _choose_estimate(
+    log: BoardLog, readings: Sequence[BoardReading], sampled_w: float, averaging_s: float, max_power_w: float
+) -> _PowerEstimate:
+    """Power by the counter, or by the readings where the counter is wrong. Raises `DeviceError` where neither
+    shows a power that is believed."""
+    best = None if log.counter_problem else _estimate_from_counter(log)
+    if best and abs(best.power_w / sampled_w - 1) > COUNTER_TOLERANCE:
+        log.counter_problem = (
+            f"the board has an energy counter that says {best.power_w:,.0f} W, where its power readings say "
+            f"{sampled_w:,.0f} W"
+        )
+        best = None
+    best = best or _estimate_from_readings(readings, averaging_s, log.counter_problem)
+    if not is_believable_power(best.power_w, max_power_w):
+        raise DeviceError(
+            f"the board seems to draw {best.power_w:,.0f} W, and may draw {max_power_w:,.0f} W at most: its "
+            "sensors are not believed"
+        )
+    return best
 
 
 def _measure_mean_power(board: Board, seconds: float) -> float:
@@ -295,9 +347,10 @@ def _write_notes(
 def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]:
     """A note where long calls are in step with the sensor: a sensor that measures part of the time then
     measures the same part of each call."""
-    call_s, tick_s = calls.seconds / calls.count, estimate.seconds / len(estimate.samples_w)
-    if call_s < LONG_CALL_S:
+    call_s = calls.seconds / calls.count
+    if call_s < LONG_CALL_S or not estimate.samples_w:
         return []
+    tick_s = estimate.seconds / len(estimate.samples_w)
     begun = np.sort(np.arange(len(estimate.samples_w)) * tick_s / call_s % 1.0)
     if float(np.max(np.diff(begun, append=begun[0] + 1.0))) < MAX_UNSAMPLED_SHARE:
         return []

@@ -78,22 +78,22 @@ class BoardLog:
     counter_problem: str = ""
     """Why the counter cannot be used; "" where it can."""
 
-    def is_complete(self, length_s: float, averaging_s: float) -> bool:
+    def is_complete(self, length_s: float, averaging_s: float, min_ticks: int) -> bool:
         """Whether there are enough samples over a span that is long enough."""
         if self.counter_problem:
             least = max(length_s, MIN_AVERAGING_PERIODS * averaging_s)
             return bool(self.readings) and self.readings[-1].time_s - self.readings[0].time_s >= least
-        return len(self.ticks) > MIN_TICKS and self.ticks[-1].time_s - self.ticks[0].time_s >= length_s
+        return len(self.ticks) > min_ticks and self.ticks[-1].time_s - self.ticks[0].time_s >= length_s
 
 
-def record_board(board: BoardSensors, length_s: float) -> BoardLog:
-    """Record the board from the first tick to the first one after `length_s`; for as long from the first
-    reading where the counter is absent, or is wrong (`CheckedEnergy`)."""
+def record_board(board: BoardSensors, length_s: float, min_ticks: int = MIN_TICKS) -> BoardLog:
+    """Record the board from the first tick to the first one after `length_s` and `min_ticks`; for as long
+    from the first reading where the counter is absent, or is wrong (`CheckedEnergy`)."""
     log, energy = BoardLog(), CheckedEnergy(STALL_S, compute_max_power_w(board.power_cap_w()))
     looked = next_reading = board.now_s()
     if not _read_first_count(board, energy):
         log.counter_problem = "the board counts no energy"
-    while not log.is_complete(length_s, board.averaging_s):
+    while not log.is_complete(length_s, board.averaging_s, min_ticks):
         board.wait(READING_INTERVAL_S if log.counter_problem else POLL_INTERVAL_S)
         now = board.now_s()
         if not log.counter_problem:

@@ -65,13 +65,12 @@ WARM_START_KELVIN = 8.0
 
 
 class VirtualBoard:
-    """A board that runs one kernel. It is made for each measurement, so that no measurement depends on an
-    earlier one or on the number of workers."""
+    """A board that runs one kernel at a time. It is made for each measurement but those of a hot board, so
+    that no other measurement depends on an earlier one or on the number of workers."""
 
     def __init__(self, spec: GpuSpec, clock_mhz: float, state: SteadyState, rng: np.random.Generator) -> None:
         self._spec = spec
         self._clock_mhz = clock_mhz
-        self._state = state
         self._rng = rng
         self._counter = EnergyCounter(rng)
         self._time_s = 0.0
@@ -79,12 +78,17 @@ class VirtualBoard:
         self._start_time_s = 0.0
         self._true_energy_j = 0.0
         self._idle_power = power.find_idle_power(spec, clock_mhz)
-        self._running_idle_power = power.find_idle_power(spec, state.clock_mhz)
+        self.replace_kernel(state)
         idle = self._idle_power.compute_total(spec.power.ambient_c)
         self._temperature_c = float(spec.power.ambient_c + spec.power.kelvin_per_w * idle)
         self._temperature_c += WARM_START_KELVIN * float(rng.uniform(0.5, 1.5))
 
     averaging_s = 0.0
+
+    def replace_kernel(self, state: SteadyState) -> None:
+        """Run another kernel from the next `start` on; temperature and counter go on."""
+        self._state = state
+        self._running_idle_power = power.find_idle_power(self._spec, state.clock_mhz)
 
     def now_s(self) -> float:
         """Seconds of virtual time."""

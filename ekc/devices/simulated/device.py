@@ -8,7 +8,7 @@ leaks less.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -121,7 +121,7 @@ TIME_SAMPLE_COUNT = 20
 
 class SimulatedDevice:
     """Times and meters kernels by the models of this package. Keeps no state between calls but a memo of the
-    work of each kernel, so results do not depend on their order."""
+    work of each kernel, so results do not depend on their order. Only `run_hot` has a board that stays."""
 
     def __init__(
         self, spec: GpuSpec, clock_mhz: int | None = None, has_residual: bool = True, l2: str = "warm"
@@ -133,6 +133,8 @@ class SimulatedDevice:
         self._spec, self._has_residual, self.l2 = spec, has_residual, l2
         self._clock_mhz = float(clock_mhz or spec.fixed_mhz)
         self._work_by_kernel: dict[tuple[str, tuple[Launch, ...], str], KernelWork] = {}
+        self._hot_board: VirtualBoard | None = None
+        self._hot_noise = make_generator(self._spec.name, str(self._clock_mhz), "hot board")
         self.name = spec.name
         self.simulated = True
         self.arch = spec.arch
@@ -190,6 +192,18 @@ class SimulatedDevice:
             kernel, window.clock_mhz, window.temperature_c, window.throttle, "warm"
         )
         return window.to_metering(conditions)
+
+    def run_hot(self, kernel: CompiledKernel, *, seconds: float = 0.5) -> meter.MeteringWindow:
+        """A virtual window on one board that stays hot from call to call: temperature, energy counter and
+        noise go on, so that figures depend on the calls before. The time of a call has one error in each
+        window, as that of one timing."""
+        meter.check_window_length(seconds)
+        state = self._find_steady_state(kernel, "warm")
+        if self._hot_board is None:
+            self._hot_board = VirtualBoard(self._spec, self._clock_mhz, state, self._hot_noise)
+        error = 1.0 + RELATIVE_TIME_NOISE * float(self._hot_noise.standard_normal())
+        self._hot_board.replace_kernel(replace(state, latency_s=state.latency_s * error))
+        return meter.run_hot(self._hot_board, kernel, state.latency_s, seconds)
 
     def break_down_energy(self, kernel: CompiledKernel) -> EnergyBreakdown:
         """Energy of one metered call by cause."""

@@ -18,7 +18,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
 from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
-from ekc.devices.cuda.worker import call_back_to_back
+from ekc.devices.cuda.worker import LEAD_IN_S, call_back_to_back
 from ekc.devices.statistics import compute_median_interval, compute_relative_width
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -188,7 +188,7 @@ def test_kernel_is_loaded_by_its_machine_code_not_its_text(
     assert loaded == [one.cubin, other.cubin]
 
 
-@pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.5])
+@pytest.mark.parametrize("launch_s", [5e-6, 1e-3, 0.02])
 def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=launch_s)
     stage = load(driver, kernel)
@@ -199,6 +199,24 @@ def test_back_to_back_calls_are_all_counted_and_end_soon(launch_s: float, kernel
     assert calls.count == driver.order.count("launch")
     assert calls.seconds == pytest.approx(calls.count * launch_s, rel=0.03)
     assert calls.seconds == pytest.approx(max(5 * 0.01, 5 * launch_s), rel=0.1)
+
+
+@pytest.mark.parametrize("launch_s", [1e-3, 0.5])
+def test_calls_of_the_lead_in_are_not_counted(launch_s: float, kernel: CompiledKernel) -> None:
+    """Calls take twice as long for the first 0.15 s, as while a clock follows the power cap."""
+    driver = Spy(launch_s=2 * launch_s)
+    stage = load(driver, kernel)
+    with KernelTimer(stage, L2_BYTES).prepare_unit() as unit:
+        began, stops = driver.now_s, driver.now_s + 0.15 + 20 * max(0.01, launch_s)
+
+        def should_stop() -> bool:
+            driver.launch_s = launch_s if driver.now_s - began >= LEAD_IN_S else 2 * launch_s
+            return driver.now_s >= stops
+
+        calls = call_back_to_back(stage, unit, should_stop)
+    assert calls.count < driver.order.count("launch")
+    # The batch behind the lead-in was queued before it ended.
+    assert calls.seconds / calls.count == pytest.approx(launch_s, rel=0.12)
 
 
 @settings(deadline=None)
