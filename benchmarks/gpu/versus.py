@@ -41,10 +41,9 @@ TRIED = 12
 OURS = "ekc"
 PART, SLICES = "versus", "versus, slices"
 """Names of rows: of an item, with its short timings; and of a slice."""
-HEADS = (
-    *("item", "beside", "ekc [us]", "theirs [us]", "speed", "sustained"),
-    *("ekc [mJ]", "theirs [mJ]", "energy"),
-)
+HEADS = ("beside", "theirs [us]", "speed", "sustained", "theirs [mJ]", "energy")
+SlicesByName = dict[str, dict[int, Slice]]
+"""Slices by contender and round."""
 Timed = tuple[Schedule, CompiledKernel, float]
 
 
@@ -148,9 +147,9 @@ def _list_near(row: Row) -> list[str]:
     return [name for name, s in medians.items() if s < math.inf and (s <= limit_s or name == OURS)]
 
 
-def _read_slices(kit: Kit, row: Row) -> dict[str, dict[int, Slice]]:
+def _read_slices(kit: Kit, row: Row) -> SlicesByName:
     """Slices of an item by contender and round."""
-    found: dict[str, dict[int, Slice]] = {}
+    found: SlicesByName = {}
     for one in kit.folder.list_rows(SLICES):
         if one["group"] == row["item"] and one["status"] == "ok":
             found.setdefault(one["contender"], {})[one["round"]] = Slice.from_json(one)
@@ -219,33 +218,36 @@ def _explain_unlike(kit: Kit) -> str:
 
 
 def make_table(kit: Kit) -> str:
-    """A line for each item and rival; of a library's algorithms those that are first in something."""
-    rows, notes = [], {}
+    """A table for each item: a line for each rival, of a library's algorithms those first in something."""
+    title = (
+        f"versus: on {kit.label}; speed (short timings), sustained speed and energy (slices of a hot run):\n"
+        "theirs over ours, above 1 ours is better"
+    )
+    tables, notes = [title], {}
     for row in kit.folder.list_rows(PART):
         if "figures" not in row:
             notes[row["item"]] = row["status"] + "".join(f"; {text}" for text in row.get("wrong", ()))
             continue
-        figures, slices = row["figures"], _read_slices(kit, row)
-        named = name_winners(figures, slices)
-        rows += [_format_line(row, name, words, slices) for name, words in named.items()]
-        for name, other in figures.items():
+        tables.append(_format_item(row, _read_slices(kit, row)))
+        for name, other in row["figures"].items():
             if other["problem"]:
                 notes[f"{row['item']}, {name}"] = other["problem"]
-        if not named:
-            ours = format_median(figures[OURS]["latency_s"], 1e6)
-            rows.append((row["item"], "-", ours, *["-"] * 6))
         for library, why in row["absent"].items():
             notes.setdefault(library, f"not run: {why}")
     notes |= {one["item"]: one["status"] for one in kit.folder.list_rows(SLICES) if one["status"] != "ok"}
-    title = (
-        f"versus: on {kit.label}; speed (short timings), sustained speed and energy (slices of a hot run): "
-        "theirs over ours, above 1 ours is better"
-    )
     note_lines = [f"  {name}: {text}" for name, text in notes.items()]
-    return "\n".join([format_table(HEADS, rows, title, label_count=2), *note_lines])
+    return "\n".join(["\n\n".join(tables), *note_lines])
 
 
-def name_winners(figures: dict[str, Any], slices: dict[str, dict[int, Slice]]) -> dict[str, str]:
+def _format_item(row: Row, slices: SlicesByName) -> str:
+    ours = _format_joules(_compute_mean(slices, OURS, "energy_j"))
+    title = f"{row['item']}: ekc {format_median(row['figures'][OURS]['latency_s'], 1e6)} us, {ours} mJ"
+    named = name_winners(row["figures"], slices)
+    lines = [_format_line(row, name, words, slices) for name, words in named.items()]
+    return format_table(HEADS, lines, title) if lines else f"{title}; beside nothing"
+
+
+def name_winners(figures: dict[str, Any], slices: SlicesByName) -> dict[str, str]:
     """Rivals that are worth a line, with what each is first in: of several algorithms of a library its own
     first choice, the fastest (short and sustained), and the one of least energy."""
     rivals = [name for name, one in figures.items() if name != OURS and one["latency_s"]]
@@ -268,29 +270,31 @@ def name_winners(figures: dict[str, Any], slices: dict[str, dict[int, Slice]]) -
     return {name: f"{name} ({', '.join(words)})" if words else name for name, words in named.items()}
 
 
-def _compute_mean(slices: dict[str, dict[int, Slice]], name: str, figure: Figure) -> float:
+def _compute_mean(slices: SlicesByName, name: str, figure: Figure) -> float:
     """Mean of a figure over the slices; infinity where there is none."""
     values = [getattr(one, figure) for one in slices.get(name, {}).values()]
     known = [value for value in values if math.isfinite(value)]
     return statistics.fmean(known) if known else math.inf
 
 
-def _format_line(row: Row, name: str, words: str, slices: dict[str, dict[int, Slice]]) -> tuple[str, ...]:
+def _format_line(row: Row, name: str, words: str, slices: SlicesByName) -> tuple[str, ...]:
     ours, other = (row["figures"][one]["latency_s"] for one in (OURS, name))
-    energies = [_compute_mean(slices, one, "energy_j") for one in (OURS, name)]
     return (
-        row["item"],
         words,
-        format_median(ours, 1e6),
         format_median(other, 1e6),
         _format_ratio(compute_ratio(ours, other)),
         _format_ratio(compare_figures(slices, name, "latency_s")),
-        *("-" if math.isinf(x) else f"{1e3 * x:.4g}" for x in energies),
+        _format_joules(_compute_mean(slices, name, "energy_j")),
         _format_ratio(compare_figures(slices, name, "energy_j")),
     )
 
 
-def compare_figures(slices: dict[str, dict[int, Slice]], name: str, figure: Figure) -> Difference | None:
+def _format_joules(energy_j: float) -> str:
+    """Millijoules."""
+    return "-" if math.isinf(energy_j) else f"{1e3 * energy_j:.4g}"
+
+
+def compare_figures(slices: SlicesByName, name: str, figure: Figure) -> Difference | None:
     """Theirs over ours, slice by slice of the same round; None where there are none, or no energies."""
     ours, theirs = (slices.get(one, {}) for one in (OURS, name))
     rounds = [number for number in sorted(ours) if number in theirs]

@@ -18,6 +18,7 @@ from ekc.cli import main
 from ekc.devices.cuda.device import WORKER_MODULE, CudaDevice
 from ekc.devices.cuda.library_kernel import Convolution, LibraryKernel, MatrixProduct, find_library_call
 from ekc.devices.cuda.messages import AlgorithmsReply, AlgorithmsRequest
+from ekc.devices.cuda.nvidia_libraries import CublasLt, Cudnn, NvidiaLibrary
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
@@ -213,6 +214,21 @@ def test_absent_library_has_a_reason() -> None:
     with pytest.raises(DeviceError, match=r"cuBLASLt is not found: pip install nvidia-cublas \(CUDA 13\)"):
         device.list_library_kernels(OP, 1)
     device.close()
+
+
+@pytest.mark.parametrize("op", [OP, RIGHT[3], RIGHT[8], CONV], ids=str)
+def test_installed_libraries_take_these_descriptors(op: Operator) -> None:
+    """Of the real libraries, if they are installed: their descriptors need no GPU."""
+    call = find_library_call(op)
+    kind = CublasLt if isinstance(call, MatrixProduct) else Cudnn
+    library = object.__new__(kind)
+    try:
+        NvidiaLibrary.__init__(library)
+    except DeviceError as problem:
+        pytest.skip(str(problem))
+    library._descriptions = {}
+    arguments = (call,) if isinstance(call, MatrixProduct) else (call, 3)
+    assert all(one.value for one in library._describe(*arguments))
 
 
 def test_worker_process_finds_libraries_by_their_names(
