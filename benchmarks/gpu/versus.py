@@ -1,17 +1,26 @@
-"""Latency and energy beside cuBLAS, cuDNN and Triton: same inputs, in turn, right results only."""
+"""Time and energy beside cuBLASLt, cuDNN and Triton: same inputs, in turn, right results only.
+
+Each is timed in short samples, as a search does, and then in slices of a hot run: at the power cap a short
+time is shorter than one that can be sustained. Energy comes from the slices.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.gpu import cublas, plan, pytorch
+from benchmarks.gpu import libraries, plan, pytorch
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Contender, Ours, compute_ratio, format_median, measure_in_turn
 from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
 from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.rotation import Figure, Slice, compare_slices, rotate
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.cuda_target import parse_target
+from ekc.devices.statistics import Difference
 from ekc.errors import EkcError, RecordError
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
@@ -19,77 +28,150 @@ from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.tables import format_table
 
-Figures = list[list[float]]
-"""[turn, 3]: value, low and high end of its interval."""
-MINUTES = 6.0
+MINUTES = 4.0
 LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
-TURNS, WINDOWS, WINDOW_S = 5, 3, 1.0
+TURNS, ROUNDS, SLICE_S = 3, 3, 0.5
+"""Short timings of each; rounds of slices, after one that warms up; seconds of a slice."""
+FARTHEST = 2.0
+"""Times the fastest short time: algorithms that take longer get no slices."""
 TRITON_S = 90.0
 """Guessed, on the long side, until one was seen: what an item with Triton takes."""
 TRIED = 12
 """Schedules of an item that are timed, to choose ours."""
+OURS = "ekc"
+PART, SLICES = "versus", "versus, slices"
+"""Names of rows: of an item, with its short timings; and of a slice."""
+HEADS = ("beside", "theirs [us]", "speed", "sustained", "theirs [mJ]", "energy")
+SlicesByName = dict[str, dict[int, Slice]]
+"""Slices by contender and round."""
+Timed = tuple[Schedule, CompiledKernel, float]
 
 
 def run(kit: Kit, budget: Budget) -> None:
-    """A row for each item and library."""
+    """A row of short timings for each item, and a row for each slice. An item that has begun goes on."""
     items = list(list_small_items() if kit.dry else list_versus_items())
-    known = {item.row: kit.folder.find_row("versus", item.row) for item in items}
-    fresh = [item for item in items if known[item.row] is None]
     compared = not (kit.dry or _explain_unlike(kit))
+    fresh = [item for item in items if kit.folder.find_row(PART, item.row) is None]
+    begun = [item for item in items if item not in fresh and _count_missing_rounds(kit, item.row)]
     # Those beside which there was no library come last: there may be one now.
-    again = [item for item in items if _has_no_rival(known[item.row])] if compared else []
+    again = [item for item in items if item not in fresh and _has_no_rival(kit, item)] if compared else []
     if compared and pytorch.is_installed():
         pytorch.wake_gpu(kit)
-    for item in budget.take_affordable([*fresh, *again], lambda item: TRITON_S if item.triton else 0.0):
+    todo = list(dict.fromkeys([*begun, *fresh, *again]))
+    for item in budget.take_affordable(todo, lambda item: TRITON_S if item.triton else 0.0):
         try:
             _compare(kit, item)
         except RecordError:
             # A bad plan is no figure of this item: it is tried again when the plan is good.
             raise
         except EkcError as problem:
-            kit.folder.add_row("versus", item.row, str(problem))
+            kit.folder.add_row(PART, item.row, str(problem))
 
 
-def _has_no_rival(row: Row | None) -> bool:
+def _has_no_rival(kit: Kit, item: Item) -> bool:
     """Whether only ours was measured."""
+    row = kit.folder.find_row(PART, item.row)
     return row is not None and len(row.get("figures", ())) == 1
 
 
+def _count_missing_rounds(kit: Kit, name: str) -> int:
+    """Rounds that an item lacks; 0 for one without rivals, or that failed."""
+    row = kit.folder.find_row(PART, name)
+    if row is None or len(row.get("figures", ())) < 2:
+        return 0
+    return max(0, ROUNDS - len(_list_complete_rounds(kit, row)))
+
+
 def _compare(kit: Kit, item: Item) -> None:
-    tried = _time_schedules(kit, item)
     expected = ReferenceEvaluator(item.op, make_random_input_arrays(item.op))
-    chosen, wrong = None, []
+    row = kit.folder.find_row(PART, item.row)
+    if row is not None and _count_missing_rounds(kit, item.row):
+        kernel = kit.compile_kernel(Schedule.from_json(row["schedule"]))
+        contenders, _ = find_rivals(kit, item, expected)
+    else:
+        tried = _time_schedules(kit, item)
+        chosen, wrong = _choose_right(kit, tried, expected)
+        if chosen is None:
+            kit.folder.add_row(PART, item.row, "FAIL", wrong=wrong)
+            return
+        schedule, kernel, verdict = chosen
+        contenders, absent = find_rivals(kit, item, expected)
+        figures = measure_in_turn([Ours(OURS, kit.device, kernel), *contenders], TURNS, 0, 0.0)
+        problem = figures[OURS]["problem"]
+        status = problem if problem and not figures[OURS]["latency_s"] else "ok"
+        facts = {"digest": schedule.digest, "schedule": schedule.to_json(), "verdict": verdict}
+        measured = {"figures": figures, "absent": absent, "wrong": wrong, "tried": len(tried)}
+        row = kit.folder.add_row(PART, item.row, status, flops=item.op.flops, **measured, **facts)
+    _rotate(kit, row, [Ours(OURS, kit.device, kernel), *contenders])
+
+
+def _choose_right(
+    kit: Kit, tried: Sequence[Timed], expected: ReferenceEvaluator
+) -> tuple[tuple[Schedule, CompiledKernel, str] | None, list[str]]:
+    """The fastest schedule that is right, with its verdict, and those before it that are wrong."""
+    wrong = []
     for schedule, kernel, _ in tried:
         fault, verdict = kit.judge(schedule, kernel, expected)
         if not fault:
-            chosen = (schedule, kernel, verdict)
-            break
+            return (schedule, kernel, verdict), wrong
         wrong.append(f"{schedule.digest}: {verdict}")
-    if chosen is None:
-        kit.folder.add_row("versus", item.row, "FAIL", wrong=wrong)
-        return
-    schedule, kernel, verdict = chosen
-    contenders, absent = find_rivals(kit, item, expected)
-    figures = measure_in_turn([Ours("ekc", kit.device, kernel), *contenders], TURNS, WINDOWS, WINDOW_S)
-    facts = {"digest": schedule.digest, "schedule": schedule.to_json(), "verdict": verdict}
-    problem = figures["ekc"]["problem"]
-    status = problem if problem and not figures["ekc"]["latency_s"] else "ok"
-    kit.folder.add_row(
-        "versus",
-        item.row,
-        status,
-        figures=figures,
-        absent=absent,
-        wrong=wrong,
-        tried=len(tried),
-        flops=item.op.flops,
-        **facts,
-    )
+    return None, wrong
 
 
-def _time_schedules(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel, float]]:
+def _rotate(kit: Kit, row: Row, contenders: Sequence[Contender]) -> None:
+    """Slices of ours and of the rivals that are not far slower, in the rounds that are missing; each is
+    written before the next begins."""
+    item, near = row["item"], _list_near(row)
+    missing = _count_missing_rounds(kit, item)
+    known = [one["round"] for one in kit.folder.list_rows(SLICES) if one["group"] == item]
+
+    def write(name: str, number: int, taken: Slice) -> None:
+        facts = {"group": item, "round": number, "contender": name}
+        kit.folder.add_row(SLICES, f"{item}, round {number}, {name}", "ok", **facts, **taken.to_json())
+
+    def write_problem(name: str, problem: Exception) -> None:
+        status = (str(problem).splitlines() or [type(problem).__name__])[0]
+        facts = {"group": item, "round": -1, "contender": name}
+        kit.folder.add_row(SLICES, f"{item}, {name}", status, **facts)
+
+    if missing:
+        chosen = [one for one in contenders if one.name in near]
+        first = max(known, default=-1) + 1
+        rotate(chosen, missing, SLICE_S, kit.seed, write, write_problem, first_round=first)
+
+
+def _list_near(row: Row) -> list[str]:
+    """Ours, and the rivals whose short time is not far above the fastest."""
+    medians = {name: _compute_median(one["latency_s"]) for name, one in row["figures"].items()}
+    limit_s = FARTHEST * min(medians.values())
+    return [name for name, s in medians.items() if s < math.inf and (s <= limit_s or name == OURS)]
+
+
+def _read_slices(kit: Kit, row: Row) -> SlicesByName:
+    """Slices of an item by contender and round."""
+    found: SlicesByName = {}
+    for one in kit.folder.list_rows(SLICES):
+        if one["group"] == row["item"] and one["status"] == "ok":
+            found.setdefault(one["contender"], {})[one["round"]] = Slice.from_json(one)
+    return found
+
+
+def _list_complete_rounds(kit: Kit, row: Row) -> list[int]:
+    """Rounds in which each contender that has not failed has a slice."""
+    rows = [one for one in kit.folder.list_rows(SLICES) if one["group"] == row["item"]]
+    failed = {one["contender"] for one in rows if one["status"] != "ok"}
+    slices = _read_slices(kit, row)
+    rounds = [set(slices.get(name, ())) for name in _list_near(row) if name not in failed]
+    return sorted(set.intersection(*rounds)) if rounds else []
+
+
+def _compute_median(latencies: Sequence[Sequence[float]]) -> float:
+    return statistics.median(value for value, _, _ in latencies) if latencies else math.inf
+
+
+def _time_schedules(kit: Kit, item: Item) -> list[Timed]:
     """Schedules that run, fastest first. Raises the last problem where none does."""
-    timed: list[tuple[Schedule, CompiledKernel, float]] = []
+    timed: list[Timed] = []
     problem: EkcError | None = None
     for schedule, kernel in kit.compile_ahead(plan.list_schedules(kit, item, 2 if kit.dry else TRIED)):
         try:
@@ -103,7 +185,7 @@ def _time_schedules(kit: Kit, item: Item) -> list[tuple[Schedule, CompiledKernel
 
 
 def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
-    """Rivals that exist here, and the reasons why other libraries are absent."""
+    """Rivals that exist here, and the reasons why others are absent."""
     if kit.dry:
         # The naive schedule, under its own name, so that the comparison itself is gone through.
         schedule = make_naive_schedule(item.op)
@@ -112,7 +194,17 @@ def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[lis
     why = _explain_unlike(kit)
     if why:
         return [], dict.fromkeys(LIBRARIES, why)
-    return (pytorch if pytorch.is_installed() else cublas).find_rivals(kit, item, expected)
+    found: list[Contender] = []
+    absent: dict[str, str] = {}
+    if not item.triton:
+        found, absent = libraries.find_rivals(kit, item, expected)
+    # Through PyTorch cuDNN has plans that its older functions do not have.
+    if not pytorch.is_installed():
+        return found, absent | ({"Triton": "PyTorch is not installed"} if item.triton else {})
+    if not found or item.kind == "conv2d":
+        more, missing = pytorch.find_rivals(kit, item, expected)
+        return [*found, *more], absent | missing
+    return found, absent
 
 
 def _explain_unlike(kit: Kit) -> str:
@@ -126,44 +218,92 @@ def _explain_unlike(kit: Kit) -> str:
 
 
 def make_table(kit: Kit) -> str:
-    """One line for each item and rival."""
-    rows, notes = [], {}
-    for row in kit.folder.list_rows("versus"):
+    """A table for each item: a line for each rival, of a library's algorithms those first in something."""
+    title = (
+        f"versus: on {kit.label}; speed (short timings), sustained speed and energy (slices of a hot run):\n"
+        "theirs over ours, above 1 ours is better"
+    )
+    tables, notes = [title], {}
+    for row in kit.folder.list_rows(PART):
         if "figures" not in row:
             notes[row["item"]] = row["status"] + "".join(f"; {text}" for text in row.get("wrong", ()))
             continue
-        ours = row["figures"]["ekc"]
+        tables.append(_format_item(row, _read_slices(kit, row)))
         for name, other in row["figures"].items():
-            if name != "ekc":
-                rows.append(_format_line(row, name, ours, other))
             if other["problem"]:
                 notes[f"{row['item']}, {name}"] = other["problem"]
-        if len(row["figures"]) == 1:
-            rows.append(_format_line(row, "-", ours, ours | {"latency_s": [], "energy_j": []}))
         for library, why in row["absent"].items():
             notes.setdefault(library, f"not run: {why}")
-    heads = ("item", "beside", "ekc [us]", "theirs [us]", "speed", "ekc [mJ]", "theirs [mJ]", "energy")
-    title = f"versus: on {kit.label}; speed and energy: theirs over ours, above 1 ours is better"
+    notes |= {one["item"]: one["status"] for one in kit.folder.list_rows(SLICES) if one["status"] != "ok"}
     note_lines = [f"  {name}: {text}" for name, text in notes.items()]
-    return "\n".join([format_table(heads, rows, title, label_count=2), *note_lines])
+    return "\n".join(["\n\n".join(tables), *note_lines])
 
 
-def _format_line(
-    row: dict[str, Any], name: str, ours: dict[str, Any], other: dict[str, Any]
-) -> tuple[str, ...]:
+def _format_item(row: Row, slices: SlicesByName) -> str:
+    ours = _format_joules(_compute_mean(slices, OURS, "energy_j"))
+    title = f"{row['item']}: ekc {format_median(row['figures'][OURS]['latency_s'], 1e6)} us, {ours} mJ"
+    named = name_winners(row["figures"], slices)
+    lines = [_format_line(row, name, words, slices) for name, words in named.items()]
+    return format_table(HEADS, lines, title) if lines else f"{title}; beside nothing"
+
+
+def name_winners(figures: dict[str, Any], slices: SlicesByName) -> dict[str, str]:
+    """Rivals that are worth a line, with what each is first in: of several algorithms of a library its own
+    first choice, the fastest (short and sustained), and the one of least energy."""
+    rivals = [name for name, one in figures.items() if name != OURS and one["latency_s"]]
+    named: dict[str, list[str]] = {}
+    values = {
+        "fastest": {name: _compute_median(figures[name]["latency_s"]) for name in rivals},
+        "fastest sustained": {name: _compute_mean(slices, name, "latency_s") for name in rivals},
+        "least energy": {name: _compute_mean(slices, name, "energy_j") for name in rivals},
+    }
+    for library in dict.fromkeys(name.split(", algorithm ")[0] for name in rivals):
+        own = [name for name in rivals if name.split(", algorithm ")[0] == library]
+        words = named.setdefault(own[0], [])
+        if len(own) == 1:
+            continue
+        words.append("its first choice")
+        for text, value_by_name in values.items():
+            best = min(own, key=lambda name, known=value_by_name: known[name])  # type: ignore[misc]
+            if value_by_name[best] < math.inf:
+                named.setdefault(best, []).append(text)
+    return {name: f"{name} ({', '.join(words)})" if words else name for name, words in named.items()}
+
+
+def _compute_mean(slices: SlicesByName, name: str, figure: Figure) -> float:
+    """Mean of a figure over the slices; infinity where there is none."""
+    values = [getattr(one, figure) for one in slices.get(name, {}).values()]
+    known = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(known) if known else math.inf
+
+
+def _format_line(row: Row, name: str, words: str, slices: SlicesByName) -> tuple[str, ...]:
+    ours, other = (row["figures"][one]["latency_s"] for one in (OURS, name))
     return (
-        row["item"],
-        name,
-        format_median(ours["latency_s"], 1e6),
-        format_median(other["latency_s"], 1e6),
-        _format_ratio(ours["latency_s"], other["latency_s"]),
-        format_median(ours["energy_j"], 1e3),
-        format_median(other["energy_j"], 1e3),
-        _format_ratio(ours["energy_j"], other["energy_j"]),
+        words,
+        format_median(other, 1e6),
+        _format_ratio(compute_ratio(ours, other)),
+        _format_ratio(compare_figures(slices, name, "latency_s")),
+        _format_joules(_compute_mean(slices, name, "energy_j")),
+        _format_ratio(compare_figures(slices, name, "energy_j")),
     )
 
 
-def _format_ratio(ours: Figures, theirs: Figures) -> str:
+def _format_joules(energy_j: float) -> str:
+    """Millijoules."""
+    return "-" if math.isinf(energy_j) else f"{1e3 * energy_j:.4g}"
+
+
+def compare_figures(slices: SlicesByName, name: str, figure: Figure) -> Difference | None:
+    """Theirs over ours, slice by slice of the same round; None where there are none, or no energies."""
+    ours, theirs = (slices.get(one, {}) for one in (OURS, name))
+    rounds = [number for number in sorted(ours) if number in theirs]
+    pairs = [(theirs[n], ours[n]) for n in rounds]
+    if not any(math.isfinite(getattr(a, figure)) and math.isfinite(getattr(b, figure)) for a, b in pairs):
+        return None
+    return compare_slices([a for a, _ in pairs], [b for _, b in pairs], figure)
+
+
+def _format_ratio(difference: Difference | None) -> str:
     """ "~" where the difference does not count."""
-    difference = compute_ratio(ours, theirs)
     return "-" if difference is None else f"{difference.ratio:.3f}{'' if difference.is_significant else '~'}"

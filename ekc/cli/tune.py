@@ -88,6 +88,13 @@ from ekc.errors import InvalidInput
     type=click.IntRange(1, 1024),
     help="Processes that compile. The result does not depend on it. [default: one per core, at most 32]",
 )
+@click.option(
+    "--contender",
+    "contenders",
+    multiple=True,
+    help="library: on a real GPU, also measure the algorithms of cuBLASLt or cuDNN for this operator, and "
+    "compare the best of them with ours. Not with --model.",
+)
 @out_option
 @click.option("--name", help="Name of the C++ library. [default: that of the operator, or of the model]")
 @cubin_option
@@ -140,6 +147,8 @@ def tune(
             if chosen.trials_per_layer is not None:
                 raise InvalidInput("--trials-per-layer: an operator has no layers; write --trials")
             return _tune_one(request, chosen, events, target, report, as_json, plan)
+        if chosen.contenders:
+            raise InvalidInput("--contender: no library is measured with --model; tune one operator")
         if not request.is_empty:
             raise InvalidInput("--model: the file names its operators itself; leave OPERATOR out")
         from ekc.cli.model import tune_layers

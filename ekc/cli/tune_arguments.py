@@ -36,14 +36,16 @@ class TuneArguments:
     time_budget_s: float | None
     workers: int | None
     quiet: bool
+    contenders: tuple[str, ...]
 
     def check_options(self) -> None:
         """Raise `InvalidInput` for options that `ekc.tune` would refuse, before any file is written."""
-        from ekc.search.data.options import check_options
+        from ekc.search.data.options import check_options, parse_contenders
 
         check_options(
             *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
         )
+        parse_contenders(self.contenders)
         self._check_devices_and_files()
 
     def check_model_options(self, model: Model) -> None:
@@ -85,7 +87,7 @@ class TuneArguments:
 
         trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
         with self._open_workers(trials) as executor:
-            return ekc.tune_model(model, executor=executor, **self._list_options(event_log))
+            return ekc.tune_model(model, executor=executor, **self._list_options(event_log, "contenders"))
 
     def _list_options(self, event_log: EventLog, *without: str) -> dict[str, Any]:
         """The arguments of `ekc.tune` or `ekc.tune_model` by name."""

@@ -12,15 +12,18 @@ that happened to do no harm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import ExecutionDevice, OutputSelection
+from ekc.devices.device import ExecutionDevice, LibraryDevice, OutputSelection
 from ekc.emulator import Finding, Report
+from ekc.ir.dtypes import FLOAT32
 from ekc.ir.interpreter.compare import (
     OutputComparison,
     compare_output,
@@ -37,7 +40,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.operator import Operator
-from ekc.ir.random_arrays import WrittenOutput
+from ekc.ir.random_arrays import WrittenOutput, find_positions
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import BLANK_WORDS
 from ekc.runtime.execute_parts import execute_blocks
@@ -224,3 +227,42 @@ def verify_if_executable(
     if not isinstance(device, ExecutionDevice):
         return None
     return verify_on_device(device, schedule, compiled, expected)
+
+
+_COMPARED_PER_AXIS = 8
+"""Indices of each axis at which the result of a library is compared, at most."""
+
+
+def verify_library_kernel(device: LibraryDevice, kernel: Any, expected: ReferenceEvaluator) -> str:
+    """Execute a library's kernel on a device, on the inputs of `expected`, and compare some elements. Returns
+    the verdict, which begins with `WRONG_RESULT` for a kernel that is wrong. Raises `DeviceError`."""
+    where = draw_compared_indices(expected.op)
+    compute = expected.op.computes[-1]
+    spec, right = compute.output, expected.evaluate_at(compute, where)
+    places = find_positions(where, spec).reshape(-1)
+    selection = OutputSelection(spec, BLANK_WORDS[spec.dtype.name], places)
+    (found,) = device.sample(kernel, expected.arrays, [selection])
+    error = float(np.max(np.abs(found.values.astype(np.float64) - right.values.reshape(-1))))
+    allowed = compute_library_tolerance(expected.op, right.tolerance)
+    ok = error <= allowed and not found.unwritten_count
+    words = f"off by {error:.3g} at most, where rounding explains {allowed:.3g}"
+    unwritten = f"; {found.unwritten_count} elements not written" if found.unwritten_count else ""
+    prefix = "" if ok else f"{WRONG_RESULT}: "
+    return f"{prefix}executed on {device.label}, {len(places)} elements compared: {words}{unwritten}"
+
+
+def draw_compared_indices(op: Operator) -> dict[str, NDArray[np.int64]]:
+    """Indices of the result, ascending by axis, at which a library is compared."""
+    axes = op.computes[-1].spatial_axes
+    rows = np.random.default_rng(0).integers(0, 2**31, (len(axes), 64))
+    drawn = zip(axes, rows, strict=True)
+    return {a.name: np.unique(row % a.extent)[:_COMPARED_PER_AXIS] for a, row in drawn}
+
+
+def compute_library_tolerance(op: Operator, tolerance: float) -> float:
+    """The error that a library may have, where ours may have `tolerance`: ten times that, for sums in another
+    order; and, as libraries may truncate where ours rounds, four times the last bit of the inputs, as it adds
+    up in a sum of random terms. In float32 twice ours, which is enough for any order: a library that used
+    narrower factors (TF32, by a switch of its own) has a larger error."""
+    read, terms = op.inputs[0].dtype, op.flops / 2 / op.outputs[0].elements
+    return (2 if read is FLOAT32 else 10) * tolerance + 4 * read.epsilon * math.sqrt(terms)

@@ -29,6 +29,7 @@ from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.finals import Finals
 from ekc.search.loop.generations import SearchLoop, compute_population_size
+from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
@@ -59,6 +60,8 @@ class TuningRun:
         self.baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
         goal = options.objective, options.max_slowdown
         self.finals = Finals(self.op, measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
+        if "library" in options.contenders:
+            self.finals.library = LibraryContender(self.op, measurer, *goal)
         self._finalists: list[Candidate] = []
         self.is_interrupted = False
         self.clock_stage: ClockStage | None = None
@@ -162,7 +165,10 @@ class TuningRun:
         self.reporter.report("clock", measured)
 
     def _assemble_result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
-        device, stage = self.device, self.clock_stage
+        device, stage, trial = self.device, self.clock_stage, best.to_trial()
+        library, note = None, ""
+        if self.finals.library is not None:
+            library, note = self.finals.library.make_result(trial, self.finals.is_library_in_turn)
         return TuningResult(
             op=self.op,
             device=DeviceInfo(
@@ -175,7 +181,7 @@ class TuningRun:
             ),
             objective=self.options.objective,
             max_slowdown=self.options.max_slowdown,
-            best=best.to_trial(),
+            best=trial,
             fastest=fastest.to_trial(),
             baseline=baseline.to_trial(),
             trials=Trials(c.to_trial() for c in self.task.candidates),
@@ -194,6 +200,8 @@ class TuningRun:
             seed=self.options.seed,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             toolchain=describe_toolchain(),
+            library=library,
+            library_note=note,
             features=np.stack([c.features for c in self.task.candidates]),
         )
 

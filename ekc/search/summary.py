@@ -16,6 +16,7 @@ import numpy as np
 
 from ekc.devices.statistics import Interval
 from ekc.display import format_html_table
+from ekc.search.data.library_result import describe_ratios
 from ekc.search.data.result import ModelCard, TuningData
 from ekc.search.data.trial import Trial, compare_energies, describe_energy_source
 from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
@@ -205,6 +206,7 @@ def list_notes(result: TuningData) -> list[tuple[str, str]]:
         ("failures", _describe_failures(result.trials)),
         ("refused", _describe_refusals(result.refusals, result.bred)),
         ("energy", _describe_saving(result)),
+        ("library", _describe_library(result)),
         ("cost", _describe_cost(result)),
         ("break-even", _describe_break_even(result)),
         ("bound", _describe_bound(result)),
@@ -273,6 +275,17 @@ def _describe_saving(result: TuningData) -> str:
     words = f"{abs(saved):.1f}% {'less' if saved >= 0 else 'more'} than the fastest kernel"
     evidence = f"{_describe_slowdown(best, fastest)}; {_describe_evidence(best, fastest)}"
     return f"{words}{evidence}{_describe_saving_interval(result.saving_interval)}"
+
+
+def _describe_library(result: TuningData) -> str:
+    """Compare the library's kernel with the best, or say why none was measured; "" where none was asked."""
+    library = result.library
+    if library is None:
+        return result.library_note
+    count = len(library.failures)
+    failed = f"; {count} of {library.algorithms} algorithms failed" if count else ""
+    throttled = f"; throttled by {', '.join(library.throttle)}" if library.throttle else ""
+    return f"the library's kernel is {describe_ratios(library)}; {library.name}{failed}{throttled}"
 
 
 def _describe_saving_interval(interval: Interval | None) -> str:

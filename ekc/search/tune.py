@@ -25,6 +25,7 @@ from ekc.search.data.options import (
     check_options,
     check_paths,
     check_start,
+    parse_contenders,
     parse_effort,
     parse_objective,
 )
@@ -65,6 +66,7 @@ def tune(
     effort: str | None = None,
     warm_start: str | Path | None = None,
     callback: EventListener | None = None,
+    contenders: Sequence[str] = (),
 ) -> TuningResult:
     """Search the schedules of `op` for the one of least energy that is nearly as fast as the fastest.
 
@@ -82,6 +84,8 @@ def tune(
     progress: write a forecast and the progress to stderr. callback: called with every `TuningEvent`, in the
     thread of the run. If it returns True, the run ends with the best so far, after at least one trial. An
     exception ends the run at once and reaches the caller. The logger "ekc.tune" gets the same events.
+    contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for the same
+    operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it cannot win.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -93,6 +97,7 @@ def tune(
     check_paths(records=records, warm_start=warm_start)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     options = _make_options(trials, effort, objective, max_slowdown, clocks, seed, time_budget_s)
+    options = replace(options, contenders=parse_contenders(contenders))
     device = devices.open(target)
     check_device_memory(op, device)
     listeners = () if callback is None else (callback,)

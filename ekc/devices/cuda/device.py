@@ -22,15 +22,18 @@ from ekc.devices import analytic_prior
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
+from ekc.devices.cuda.library_kernel import LibraryKernel, find_library_call
 from ekc.devices.cuda.messages import (
+    AlgorithmsReply,
+    AlgorithmsRequest,
     ExecuteReply,
     ExecuteRequest,
-    LoadableKernel,
     SampleReply,
     SampleRequest,
     TimingRequest,
     TimingRules,
     TimingSamples,
+    make_work,
 )
 from ekc.devices.device import (
     Clocks,
@@ -51,6 +54,7 @@ from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
 from ekc.ir.hardware.target import make_arch, parse_arch_number
 from ekc.ir.interpreter.compare import DATA_SEED
+from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
 from ekc.version import __version__
@@ -69,7 +73,7 @@ class CudaDevice:
         self._gpus, self._rules = tuple(gpus), rules or TimingRules()
         self._fixed_mhz: int | None = None
         self._executors: tuple[ThreadPoolExecutor, ...] = ()
-        self._latency_by_kernel_s: dict[str, float] = {}
+        self._latency_by_kernel_s: dict[str | LibraryKernel, float] = {}
         """Seconds of a call by kernel identity: the meter needs an estimate of a call's duration."""
         self.workers = len(gpus)
         self.uuids = tuple(gpu.properties.uuid for gpu in gpus)
@@ -105,7 +109,7 @@ class CudaDevice:
             return analytic_prior.predict_prior(quantities, self.peaks)
         return data_sheet_prior.predict_prior(self._spec, quantities, self._clock_mhz)
 
-    def time(self, kernel: CompiledKernel, *, repeat: int = 0) -> Timing:
+    def time(self, kernel: CompiledKernel | LibraryKernel, *, repeat: int = 0) -> Timing:
         """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
         `DeviceError` when the kernel faults or hangs, which costs its worker alone."""
         return self._time_on_gpu(self._gpus[0], kernel)
@@ -119,24 +123,43 @@ class CudaDevice:
         return self._executors[turn].submit(lambda: self._time_on_gpu(self._gpus[turn], kernel()))
 
     def execute(
-        self, kernel: CompiledKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+        self,
+        kernel: CompiledKernel | LibraryKernel,
+        arrays: Sequence[NDArray[Any]],
+        blanks: Sequence[NDArray[Any]],
     ) -> tuple[NDArray[Any], ...]:
         """Output of each launch, which starts as its blank. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = ExecuteRequest(LoadableKernel.from_kernel(kernel), tuple(arrays), tuple(blanks))
+        request = ExecuteRequest(make_work(kernel), tuple(arrays), tuple(blanks))
         outputs: ExecuteReply = self._gpus[0].query(request)[0]
         return outputs.arrays
 
     def sample(
-        self, kernel: CompiledKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+        self,
+        kernel: CompiledKernel | LibraryKernel,
+        inputs: Sequence[InputTensor],
+        selections: Sequence[OutputSelection],
     ) -> tuple[OutputSample, ...]:
         """Some elements of the output of each launch; see `ExecutionDevice`. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = SampleRequest(LoadableKernel.from_kernel(kernel), tuple(inputs), tuple(selections))
+        request = SampleRequest(make_work(kernel), tuple(inputs), tuple(selections))
         answer: SampleReply = self._gpus[0].query(request)[0]
         return answer.samples
 
-    def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
+    def list_library_kernels(self, op: Operator, count: int) -> tuple[LibraryKernel, ...]:
+        """See `LibraryDevice`."""
+        call = find_library_call(op)
+        if call is None:
+            raise DeviceError(f"cuBLASLt and cuDNN have no call for {op.name} as it is")
+        kernel = LibraryKernel(op.name, call, op.inputs, op.outputs[0])
+        answer: AlgorithmsReply = self._gpus[0].query(AlgorithmsRequest(kernel, count))[0]
+        if answer.reason:
+            raise DeviceError(answer.reason)
+        return answer.kernels
+
+    def meter(
+        self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 1.0, repeat: int = 0
+    ) -> Metering:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.
 
         Raises `DeviceError` as `time` does, and where neither can be read."""
@@ -144,7 +167,7 @@ class CudaDevice:
         state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.to_metering(replace(self._make_conditions(self._gpus[0], kernel, state), l2="warm"))
 
-    def run_hot(self, kernel: CompiledKernel, *, seconds: float = 0.5) -> MeteringWindow:
+    def run_hot(self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 0.5) -> MeteringWindow:
         """As `meter`, on a GPU that is hot from the kernel before; `ekc.devices.metering.meter.run_hot`."""
         return self._meter_on_gpu(kernel, seconds, run_hot)
 
@@ -177,22 +200,22 @@ class CudaDevice:
 
     def _meter_on_gpu(
         self,
-        kernel: CompiledKernel,
+        kernel: CompiledKernel | LibraryKernel,
         seconds: float,
-        measure: Callable[[Board, CompiledKernel, float, float], MeteringWindow],
+        measure: Callable[[Board, Any, float, float], MeteringWindow],
     ) -> MeteringWindow:
         check_window_length(seconds)
         gpu = self._gpus[0]
-        known_s = self._latency_by_kernel_s.get(identify_kernel(kernel))
+        known_s = self._latency_by_kernel_s.get(_identify(kernel))
         call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
         return gpu.meter(kernel, call_s, seconds, self._fixed_mhz, measure)
 
-    def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel) -> Timing:
+    def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel) -> Timing:
         self._check_arch(kernel)
-        request = TimingRequest(LoadableKernel.from_kernel(kernel), self._rules)
+        request = TimingRequest(make_work(kernel), self._rules)
         answer, state = gpu.query(request, self._fixed_mhz)
         samples: TimingSamples = answer
-        latency_s = self._latency_by_kernel_s[identify_kernel(kernel)] = compute_median(samples.samples_s)
+        latency_s = self._latency_by_kernel_s[_identify(kernel)] = compute_median(samples.samples_s)
         return Timing(
             latency_s=latency_s,
             interval_s=compute_median_interval(samples.samples_s),
@@ -203,12 +226,16 @@ class CudaDevice:
             calls=samples.calls_per_sample,
         )
 
-    def _check_arch(self, kernel: CompiledKernel) -> None:
+    def _check_arch(self, kernel: CompiledKernel | LibraryKernel) -> None:
+        if isinstance(kernel, LibraryKernel):
+            return
         if not kernel.inputs:
             raise DeviceError(f"{kernel.name} has no input specifications: compile it from a schedule")
         check_compatible(kernel, self._gpus[0].properties.capability, self.label)
 
-    def _make_conditions(self, gpu: Gpu, kernel: CompiledKernel, state: SensorState) -> MeasurementConditions:
+    def _make_conditions(
+        self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel, state: SensorState
+    ) -> MeasurementConditions:
         return MeasurementConditions(
             device=self.name,
             simulated=False,
@@ -221,6 +248,11 @@ class CudaDevice:
             l2=self.l2,
             gpu=gpu.properties.uuid,
         )
+
+
+def _identify(kernel: CompiledKernel | LibraryKernel) -> str | LibraryKernel:
+    """The key under which figures of a kernel are kept."""
+    return kernel if isinstance(kernel, LibraryKernel) else identify_kernel(kernel)
 
 
 def check_same_model(gpus: Sequence[Gpu]) -> None:

@@ -14,12 +14,13 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
 from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
+from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.messages import (
     CallsStarted,
     DescribeRequest,
-    LoadableKernel,
     StartCallsRequest,
     StopCallsRequest,
+    make_work,
 )
 from ekc.devices.device import POWER_CAP
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
@@ -107,9 +108,9 @@ class RemoteKernelRunner:
         self._is_running = False
         self._queued_s = 0.0
 
-    def start(self, kernel: CompiledKernel) -> None:
+    def start(self, kernel: CompiledKernel | LibraryKernel) -> None:
         """Start to call the kernel; returns when it runs. `DeviceError` when it faults."""
-        started: CallsStarted = self._remote.query(StartCallsRequest(LoadableKernel.from_kernel(kernel)))
+        started: CallsStarted = self._remote.query(StartCallsRequest(make_work(kernel)))
         self._is_running, self._queued_s = True, started.queued_s
 
     def stop(self) -> CompletedCalls:
@@ -161,11 +162,11 @@ class Gpu:
 
     def meter(
         self,
-        kernel: CompiledKernel,
+        kernel: CompiledKernel | LibraryKernel,
         call_s: float,
         seconds: float,
         fixed_mhz: int | None = None,
-        measure: Callable[[Board, CompiledKernel, float, float], MeteringWindow] = meter_kernel,
+        measure: Callable[[Board, Any, float, float], MeteringWindow] = meter_kernel,
     ) -> MeteringWindow:
         """Power of back-to-back calls; see `ekc.devices.metering.meter`, also for `measure`."""
         with self.lock, self._fix_clock(fixed_mhz):

@@ -1,21 +1,30 @@
-"""A kernel loaded into the worker's context: module, functions, inputs, and buffers for its outputs."""
+"""A kernel loaded into the worker's context: module, functions, inputs, and buffers for its outputs.
+
+A call of a library takes its place, on the same stream and the same buffers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
 from ekc.devices.cuda.driver import Driver
-from ekc.devices.cuda.messages import LoadableKernel
+from ekc.devices.cuda.library_kernel import LibraryKernel
+from ekc.devices.cuda.messages import Work
+from ekc.devices.cuda.nvidia_libraries import NvidiaLibrary, open_library
 from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.compute import TensorSpec
 from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.random_arrays import InputTensor, make_random_tensors
+
+WORKSPACE = "workspace of a library"
+"""Name of the buffer that an algorithm of a library writes to; no tensor has a space in its name."""
 
 
 class LoadedKernel:
@@ -29,8 +38,10 @@ class LoadedKernel:
         """Address and size of each buffer, by tensor."""
         self._cubin = b""
         self._module: int | None = None
-        self._prepared_launches: tuple[tuple[int, Launch, tuple[int, ...]], ...] = ()
-        """(function, launch, addresses of the arguments)."""
+        self._prepared_launches: tuple[Callable[[], None], ...] = ()
+        """Functions that queue the launches, or the call of a library."""
+        self._libraries: dict[type, NvidiaLibrary] = {}
+        """Libraries that were opened, by the kind of their calls."""
         self._events: list[int] = []
 
     def get_events(self, number: int) -> list[int]:
@@ -39,7 +50,14 @@ class LoadedKernel:
             self._events.append(self.driver.create_event())
         return self._events[:number]
 
-    def load_kernel(self, work: LoadableKernel) -> None:
+    def get_library(self, kernel: LibraryKernel) -> NvidiaLibrary:
+        """The library of a kernel, opened once. Raises `DeviceError` where it cannot be used."""
+        kind = type(kernel.call)
+        if kind not in self._libraries:
+            self._libraries[kind] = open_library(kernel, self.stream)
+        return self._libraries[kind]
+
+    def load_kernel(self, work: Work) -> None:
         """Load a kernel, with the random inputs of its operator."""
         if work.inputs != self._inputs:
             self._free_buffers()
@@ -48,29 +66,28 @@ class LoadedKernel:
         self._prepare_launches(work)
 
     def execute(
-        self, work: LoadableKernel, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+        self, work: Work, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
         """One call on inputs of the caller; returns the output of each launch, which starts as its blank."""
         self._free_buffers()
         self._upload_tensors(work.inputs, arrays)
         self._prepare_launches(work)
-        outputs = [one.arguments[-1] for one in work.launches]
-        for name, blank in zip(outputs, blanks, strict=True):
+        for name, blank in zip(work.outputs, blanks, strict=True):
             self.driver.upload(self._buffers[name][0], blank)
         self.queue_launches()
         found = tuple(blank.copy() for blank in blanks)
-        for name, array in zip(outputs, found, strict=True):
+        for name, array in zip(work.outputs, found, strict=True):
             self.driver.download(array, self._buffers[name][0])
         return found
 
     def sample(
-        self, work: LoadableKernel, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+        self, work: Work, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
         """Calls on inputs of the caller, one per blank; some elements of the output of each launch."""
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
-        outputs = [self._buffers[one.arguments[-1]][0] for one in work.launches]
+        outputs = [self._buffers[name][0] for name in work.outputs]
         pairs = zip(outputs, selections, strict=True)
         looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
         for turn in range(max(len(selection.blank_words) for selection in selections)):
@@ -83,8 +100,8 @@ class LoadedKernel:
 
     def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""
-        for function, one, pointers in self._prepared_launches:
-            self.driver.launch(function, one.grid, one.block, one.shared_bytes, self.stream, pointers)
+        for queue in self._prepared_launches:
+            queue()
 
     @contextmanager
     def capture_graph(self, calls: int) -> Iterator[Callable[[], None]]:
@@ -111,7 +128,10 @@ class LoadedKernel:
         self._buffers[tensor] = address, size
         return address
 
-    def _prepare_launches(self, work: LoadableKernel) -> None:
+    def _prepare_launches(self, work: Work) -> None:
+        if isinstance(work, LibraryKernel):
+            self._prepared_launches = (self._prepare_call(work),)
+            return
         if self._module is None or work.cubin != self._cubin:
             if self._module is not None:
                 self.driver.unload(self._module)
@@ -126,6 +146,14 @@ class LoadedKernel:
             self.driver.free(address)
         self._buffers, self._inputs = {}, ()
 
-    def _prepare_launch(self, module: int, one: Launch) -> tuple[int, Launch, tuple[int, ...]]:
+    def _prepare_launch(self, module: int, one: Launch) -> Callable[[], None]:
         pointers = tuple(map(self._allocate_buffer, one.arguments, one.argument_bytes))
-        return self.driver.get_function(module, one.name, one.shared_bytes), one, pointers
+        function = self.driver.get_function(module, one.name, one.shared_bytes)
+        sizes = one.grid, one.block, one.shared_bytes
+        return partial(self.driver.launch, function, *sizes, self.stream, pointers)
+
+    def _prepare_call(self, kernel: LibraryKernel) -> Callable[[], None]:
+        specs, size = (*kernel.inputs, kernel.output), kernel.workspace_bytes
+        places = {spec.name: self._allocate_buffer(spec.name, spec.bytes) for spec in specs}
+        workspace = self._allocate_buffer(WORKSPACE, size) if size else 0
+        return self.get_library(kernel).prepare(kernel, places, workspace)

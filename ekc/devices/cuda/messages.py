@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.compute import TensorSpec
 from ekc.ir.random_arrays import InputTensor
@@ -32,6 +33,20 @@ class LoadableKernel:
         """Bytes of all inputs together."""
         return sum(spec.bytes for spec in self.inputs)
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Name of the output of each launch."""
+        return tuple(one.arguments[-1] for one in self.launches)
+
+
+Work = LoadableKernel | LibraryKernel
+"""What a worker calls: one of our kernels, or a library."""
+
+
+def make_work(kernel: CompiledKernel | LibraryKernel) -> Work:
+    """The part of a kernel that is sent to the worker."""
+    return kernel if isinstance(kernel, LibraryKernel) else LoadableKernel.from_kernel(kernel)
+
 
 @dataclass(frozen=True)
 class TimingRules:
@@ -54,7 +69,7 @@ class TimingRules:
 class KernelRequest:
     """A request about a kernel."""
 
-    work: LoadableKernel
+    work: Work
 
     @property
     def moved_bytes(self) -> int:
@@ -121,6 +136,23 @@ class SampleReply:
     """One per launch."""
 
     samples: tuple[OutputSample, ...]
+
+
+@dataclass(frozen=True)
+class AlgorithmsRequest:
+    """Asks for the algorithms that a library proposes for a call (`AlgorithmsReply`)."""
+
+    kernel: LibraryKernel
+    """The call, without an algorithm."""
+    count: int
+
+
+@dataclass(frozen=True)
+class AlgorithmsReply:
+    """Kernels in the order of the library, or the reason why there are none."""
+
+    kernels: tuple[LibraryKernel, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)

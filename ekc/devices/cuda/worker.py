@@ -19,8 +19,11 @@ from typing import Any
 
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import Driver, DriverError
+from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import (
+    AlgorithmsReply,
+    AlgorithmsRequest,
     CallsStarted,
     DescribeRequest,
     ExecuteReply,
@@ -33,6 +36,7 @@ from ekc.devices.cuda.messages import (
 )
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
 from ekc.devices.metering.meter import LEAD_IN_S, CompletedCalls
+from ekc.errors import DeviceError
 from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
@@ -95,6 +99,8 @@ class GpuWorker:
                 return ExecuteReply(self._loaded_kernel.execute(work, arrays, blanks))
             case SampleRequest(work, inputs, selections):
                 return SampleReply(self._loaded_kernel.sample(work, inputs, selections))
+            case AlgorithmsRequest(kernel, count):
+                return self._list_algorithms(kernel, count)
             case StartCallsRequest(work):
                 self._loaded_kernel.load_kernel(work)
                 with self._timer.prepare_unit() as unit:
@@ -103,6 +109,14 @@ class GpuWorker:
                 assert isinstance(self._connection.recv(), StopCallsRequest)
                 return calls
         raise AssertionError(f"a worker knows no {type(request).__name__}")
+
+    def _list_algorithms(self, kernel: LibraryKernel, count: int) -> AlgorithmsReply:
+        """The algorithms of a library. A library that is absent or refuses is a reason, and no fault."""
+        try:
+            found = self._loaded_kernel.get_library(kernel).list_algorithms(kernel, count)
+        except DeviceError as problem:
+            return AlgorithmsReply((), str(problem))
+        return AlgorithmsReply(found, "" if found else "the library proposes no algorithm")
 
     @cached_property
     def _properties(self) -> GpuProperties:

@@ -44,6 +44,8 @@ def parse_effort(name: str | None) -> Effort:
 
 _LAZY_FUNCTION_TESTS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 """Tests for functions whose call does not run their body."""
+CONTENDERS = ("library",)
+"""Values of the argument `contenders`."""
 CLOCK_MODES = ("fixed", "search")
 """Values of the argument `clocks`."""
 
@@ -84,6 +86,8 @@ class TuneOptions:
     time_budget_s: float | None
     expected_calls: float | None = None
     """Calls of the kernel in its life over which a round must save its cost. None: use all trials."""
+    contenders: tuple[str, ...] = ()
+    """What is measured beside our kernels: names of `CONTENDERS`."""
     requested_at_s: float = field(default_factory=time.monotonic, compare=False)
     """Time in seconds of `time.monotonic` at which the run was requested. The seconds of the run and its time
     budget count from it, preparation included."""
@@ -153,6 +157,15 @@ def check_options(
         raise InvalidInput(
             f"time_budget_s: {format_value(time_budget_s)} is not above 0; leave it out for no limit"
         )
+
+
+def parse_contenders(contenders: object) -> tuple[str, ...]:
+    """Return the contenders, each once. Raises `InvalidInput` for another name, or what is no list."""
+    if isinstance(contenders, str) or not isinstance(contenders, Sequence):
+        raise InvalidInput(
+            f'contenders: {format_value(contenders)} is not a list of names; write contenders=("library",)'
+        )
+    return tuple(dict.fromkeys(check_choice("contenders", name, CONTENDERS) for name in contenders))
 
 
 def check_slowdown(max_slowdown: float) -> None:

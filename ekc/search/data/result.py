@@ -26,6 +26,7 @@ from ekc.display import format_line
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
+from ekc.search.data.library_result import LibraryResult
 from ekc.search.data.trial import Trial, Trials, is_saving_shown
 from ekc.tables import format_rounded
 from ekc.version import __version__
@@ -268,6 +269,10 @@ class TuningData:
     toolchain: str = ""
     """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
     ekc_version: str = __version__
+    library: LibraryResult | None = None
+    """With contenders=("library",): the best kernel of cuBLASLt or cuDNN, measured beside `best`."""
+    library_note: str = ""
+    """With contenders=("library",): why no library was measured."""
     features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     """[trials, `cost_model.features.FEATURE_NAMES`]: features of the trials."""
 
@@ -358,6 +363,8 @@ class TuningData:
             "clock_front": [t.to_json() for t in self.clock_front],
             "clocks_note": self.clocks_note,
             "warm_start": self.warm_start,
+            "library": self.library.to_json() if self.library else None,
+            "library_note": self.library_note,
             "seconds": self.seconds,
             "stopped": self.stopped,
             "spent": vars(self.spent),

@@ -23,6 +23,7 @@ from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import FINALS, MEASURING, FinalsSettings
 from ekc.search.data.result import REJECTED_VERDICTS, UNCHECKED_PREFIX
 from ekc.search.data.selection import make_rank_key, select_winners, sort_by_latency
+from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 
 FIRST_FINAL_REPEAT = 1
@@ -41,6 +42,9 @@ class Finals:
     report: Callable[[str, Candidate], None] = lambda name, about: None
     """Called with the name of an event and the finalist that it is about."""
     settings: FinalsSettings = FINALS
+    library: LibraryContender | None = None
+    """Measured in turn with the finalists."""
+    is_library_in_turn: bool = False
     _reference: ReferenceEvaluator | None = None
 
     def run(self, candidates: list[Candidate], can_continue: Callable[[], bool]) -> list[Candidate]:
@@ -49,21 +53,43 @@ class Finals:
         finalists = self.pick_finalists(candidates)
         for c in finalists:
             c.timings, c.meterings = c.timings[:1], c.meterings[:1]
-        turns: list[tuple[Candidate, int]] = []
+        turns: list[tuple[Candidate | LibraryContender, int]] = []
+        contenders: list[Candidate | LibraryContender] = [*finalists]
+        if self.library is not None and finalists:
+            self.library.choose(can_continue)
+            contenders.append(self.library)
         for repeat in range(self.settings.repeats):
             if repeat and not can_continue():
                 break
-            for c in finalists[:: -1 if repeat % 2 else 1]:
-                number = FIRST_FINAL_REPEAT + repeat
-                self._remeasure(c, number, repeat == 0, self._needs_energy or can_continue())
-                self.report("final", c)
-                turns.append((c, number))
-        window_s = MEASURING.final_window_s
-        times = [self.measurer.find_metering_time(c.schedule, window_s, number) for c, number in turns]
-        in_turn = _is_in_turn(times, timedelta(seconds=self.settings.max_metering_gap_s))
+            number = FIRST_FINAL_REPEAT + repeat
+            for one in contenders[:: -1 if repeat % 2 else 1]:
+                is_metered = self._needs_energy or can_continue()
+                turns.append((one, number))
+                if isinstance(one, LibraryContender):
+                    one.measure(number, is_metered)
+                    continue
+                self._remeasure(one, number, repeat == 0, is_metered)
+                self.report("final", one)
+        self._note_turns(finalists, turns)
+        return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
+
+    def _note_turns(
+        self, finalists: list[Candidate], turns: list[tuple[Candidate | LibraryContender, int]]
+    ) -> None:
+        """Note whether the finalists were metered in turn, and the library with them."""
+        window_s, gap = MEASURING.final_window_s, timedelta(seconds=self.settings.max_metering_gap_s)
+        times: list[datetime | None] = []
+        ours: list[datetime | None] = []
+        of_library = iter(self.library.metered_at if self.library else ())
+        for one, number in turns:
+            if isinstance(one, LibraryContender):
+                times.append(next(of_library, None))
+            else:
+                times.append(self.measurer.find_metering_time(one.schedule, window_s, number))
+                ours.append(times[-1])
+        in_turn, self.is_library_in_turn = _is_in_turn(ours, gap), _is_in_turn(times, gap)
         for c in finalists:
             c.in_turn = in_turn
-        return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
 
     @property
     def _needs_energy(self) -> bool:
