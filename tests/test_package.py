@@ -19,12 +19,10 @@ def _measure_cpu_s(code: str) -> float:
     """CPU seconds of the quickest of three runs, which other processes of a busy machine affect little."""
     took = []
     for _ in range(3):
-        before = os.times()
+        began = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], check=True)
-        after = os.times()
-        took.append(
-            after.children_user - before.children_user + after.children_system - before.children_system
-        )
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(ended.ru_utime - began.ru_utime + ended.ru_stime - began.ru_stime)
     return min(took)
 
 
