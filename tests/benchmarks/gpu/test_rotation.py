@@ -38,6 +38,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
+from tests.benchmarks.helpers import ROOT
 from tests.devices import samples
 from tests.scripted.cuda.node import ScriptedNode
 from tests.scripted.nvml.card import Card, ScriptedGpu
@@ -281,6 +282,16 @@ def test_slices_of_a_real_device_come_from_its_worker_and_sensors() -> None:
     assert math.isnan(blind.energy_j)
     assert Slice.from_json(blind.to_json()).latency_s == blind.latency_s
     device.close()
+
+
+def test_slice_of_a_recorded_device_is_what_was_recorded() -> None:
+    recorded = devices.open(f"recorded:{ROOT / 'recordings/h100/recording.jsonl.gz'}")
+    rows = recorded.recording.rows  # type: ignore[attr-defined]
+    row = next(one for one in rows if one.meterings and one.schedule.op.name == "matvec")
+    kernel = compile_schedule(row.schedule, recorded.arch, recorded.limits)
+    taken = Ours("recorded", recorded, kernel).run(0, SLICE_S)
+    assert taken.latency_s == row.find_timing().latency_s
+    assert taken.energy_j == row.find_metering().energy_j
 
 
 def test_orders_have_the_same_counts() -> None:
