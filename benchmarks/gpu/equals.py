@@ -39,8 +39,9 @@ MEMBERS, DRY_MEMBERS = 4, 2
 """Kernels of a group, beside the control."""
 ROUNDS, DRY_ROUNDS = 24, 3
 """Rounds of a group over all calls, at most."""
-GOOD_ROUNDS, LEAST_ROUNDS = 6, 3
-"""Rounds of a group in one call, beside the first, which warms up: what it should have, and at least has."""
+GOOD_ROUNDS, LEAST_ROUNDS = 8, 3
+"""Rounds of a group in one call, beside the first, which warms up: what it should have, and at least has. Of
+eight rounds on a scripted H100, 99 % found a saving of 2 %; of six, 86 %."""
 PREPARATION_S = 8.0
 """Seconds to time and to check the kernels of a group on an H100."""
 
