@@ -77,7 +77,7 @@ def _has_no_rival(kit: Kit, item: Item) -> bool:
 def _count_missing_rounds(kit: Kit, name: str) -> int:
     """Rounds that an item lacks; 0 for one without rivals, or that failed."""
     row = kit.folder.find_row(PART, name)
-    if row is None or len(row.get("figures", ())) < 2:
+    if row is None or len(_list_near(row)) < 2:
         return 0
     return max(0, ROUNDS - len(_list_complete_rounds(kit, row)))
 
@@ -142,8 +142,9 @@ def _rotate(kit: Kit, row: Row, contenders: Sequence[Contender]) -> None:
 
 def _list_near(row: Row) -> list[str]:
     """Ours, and the rivals whose short time is not far above the fastest."""
-    medians = {name: _compute_median(one["latency_s"]) for name, one in row["figures"].items()}
-    limit_s = FARTHEST * min(medians.values())
+    figures = row.get("figures", {})
+    medians = {name: _compute_median(one.get("latency_s", ())) for name, one in figures.items()}
+    limit_s = FARTHEST * min(medians.values(), default=math.inf)
     return [name for name, s in medians.items() if s < math.inf and (s <= limit_s or name == OURS)]
 
 

@@ -1,5 +1,5 @@
-"""What cuBLASLt and cuDNN compute, as data: the product or convolution that an operator is, and one algorithm
-of a library for it, which a GPU measures in place of a compiled kernel.
+"""Calls of cuBLASLt and cuDNN as data: the product or convolution that an operator is, and one algorithm of a
+library for it, which a GPU measures in place of a compiled kernel.
 
 An operator is recognised by its expression, not by its name. Anything more (a bias, an activation, a sum in
 another type) is no call of these libraries as used here.
@@ -102,7 +102,7 @@ class LibraryKernel:
 
     @property
     def nvrtc_version(self) -> str:
-        """The compiler of the kernel is not known; the library stands for it."""
+        """Library and version, in place of the compiler, which is not known."""
         return self.name.split(",")[0]
 
 

@@ -40,7 +40,7 @@ class LoadableKernel:
 
 
 Work = LoadableKernel | LibraryKernel
-"""What a worker calls: one of our kernels, or a library."""
+"""One of our kernels, or a call of a library."""
 
 
 def make_work(kernel: CompiledKernel | LibraryKernel) -> Work:

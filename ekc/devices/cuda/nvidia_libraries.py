@@ -252,7 +252,7 @@ class Cudnn(NvidiaLibrary):
         )
         kernels: dict[tuple[int, int], LibraryKernel] = {}
         for one in found[: number.value]:
-            # What is exact stays exact, whatever the heuristic proposes.
+            # Exact float32 stays exact, whatever the heuristic proposes.
             math = wanted if wanted == _FMA_MATH else one.math
             if not one.status and one.memory_bytes <= MAX_CONVOLUTION_WORKSPACE_BYTES:
                 kernels.setdefault((one.algorithm, math), self._choose(kernel, one, math))

@@ -24,6 +24,7 @@ from ekc.devices.device import (
     check_kernel_memory,
 )
 from ekc.devices.metering import meter
+from ekc.devices.metering.meter import MeteringWindow
 from ekc.devices.simulated import power
 from ekc.devices.simulated.board import VirtualBoard
 from ekc.devices.simulated.launch_counts import collect_facts, get_launch_profiles
@@ -193,7 +194,7 @@ class SimulatedDevice:
         )
         return window.to_metering(conditions)
 
-    def run_hot(self, kernel: CompiledKernel, *, seconds: float = 0.5) -> meter.MeteringWindow:
+    def run_hot(self, kernel: CompiledKernel, *, seconds: float = 0.5) -> MeteringWindow:
         """A virtual window on one board that stays hot from call to call: temperature, energy counter and
         noise go on, so that figures depend on the calls before. The time of a call has one error in each
         window, as that of one timing."""

@@ -87,7 +87,7 @@ class TuneOptions:
     expected_calls: float | None = None
     """Calls of the kernel in its life over which a round must save its cost. None: use all trials."""
     contenders: tuple[str, ...] = ()
-    """What is measured beside our kernels: names of `CONTENDERS`."""
+    """Names of `CONTENDERS` that are measured beside our kernels."""
     requested_at_s: float = field(default_factory=time.monotonic, compare=False)
     """Time in seconds of `time.monotonic` at which the run was requested. The seconds of the run and its time
     budget count from it, preparation included."""

@@ -218,7 +218,7 @@ def test_absent_library_has_a_reason() -> None:
 
 @pytest.mark.parametrize("op", [OP, RIGHT[3], RIGHT[8], CONV], ids=str)
 def test_installed_libraries_take_these_descriptors(op: Operator) -> None:
-    """Of the real libraries, if they are installed: their descriptors need no GPU."""
+    """The real libraries, if they are installed: their descriptors need no GPU."""
     call = find_library_call(op)
     kind = CublasLt if isinstance(call, MatrixProduct) else Cudnn
     library = object.__new__(kind)

@@ -53,7 +53,7 @@ class LibraryDriver(ScriptedDriver):
     """Values of `scripted_...` in the libraries: call_s in seconds, others as bits or counts."""
 
     def __post_init__(self) -> None:
-        # Loaded under its name, a library is found wherever it lies.
+        # A library that is loaded under its name is found in any folder.
         self._loaded = [ctypes.CDLL(str(file)) for file in self.libraries]
         self._kept: list[Any] = []
         for library in self._loaded:
