@@ -89,6 +89,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) -> None:
     assert run_script(tmp_path, POOL) == ["as in the parent"]
 

@@ -58,6 +58,7 @@ def test_accesses_of_recorded_kernels_replace_those_of_the_schedule() -> None:
     assert recorded["total_global_passes"][1] != recorded["total_global_passes"][2]
 
 
+@pytest.mark.slow
 def test_estimated_counts_are_compared_with_compiled_ones() -> None:
     found = analytic.compare_compiled("matmul", ekc.matmul(128, 128, 128), 8, 0)
     assert found["kernels"] == 8

@@ -179,6 +179,7 @@ def test_verdicts_follow_from_the_figures(run: Run) -> None:
         assert sum(x[v] for v in ("periodic", "multiple", "aperiodic", "too_short")) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_limits_are_back_under_a_driver_that_fails(run: Run) -> None:
     """One short job of each kind of failure, under a loop that sets limits all the time."""
     text, figures = run("governor.driver_errors", "--quick", "--jobs", "7", "--parallel", "7", "--seed", "4")

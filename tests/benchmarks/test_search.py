@@ -107,6 +107,7 @@ def test_rate_is_distinct_candidates_over_seconds(run: Run) -> None:
     assert sum(row["share_of_time"].values()) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_best_of_many_rows_is_found_within_seconds(run: Run, tmp_path: Path) -> None:
     text, figures = run("search.record_scale", "--rows", "12000", "--file", str(tmp_path / "t.db"))
     best, listed = figures["lines"]

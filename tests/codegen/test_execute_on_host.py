@@ -26,7 +26,9 @@ pytestmark = pytest.mark.skipif(not host_cuda.available(), reason="needs g++")
     ],
 )
 @pytest.mark.parametrize(
-    "some", [features, corners, pytest.param(drawn, marks=pytest.mark.slow)], ids=lambda f: f.__name__
+    "some",
+    [corners, *(pytest.param(x, marks=pytest.mark.slow) for x in (features, drawn))],
+    ids=lambda f: f.__name__,
 )
 def test_text_computes_the_operator(
     tmp_path: Path, some: Callable[[], list[Schedule]], flags: tuple[str, ...]

@@ -129,6 +129,7 @@ def graded(submissions: Path, tmp_path_factory: pytest.TempPathFactory) -> Grade
     return GradedClass(done.output, states, totals)
 
 
+@pytest.mark.slow
 def test_class_of_twenty_is_graded_into_a_table_and_csv(graded: GradedClass) -> None:
     load_exercises()
     count = len(list_exercises())

@@ -302,6 +302,7 @@ def test_every_tab_shows_its_content(server: Server, open_page: PageOpener) -> N
     assert "simulated" in page.locator(".q-badge").inner_text()
 
 
+@pytest.mark.slow
 def test_tuner_begins_at_the_present_schedule_and_shows_its_winner(
     server: Server, open_page: PageOpener
 ) -> None:

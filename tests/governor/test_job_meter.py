@@ -57,7 +57,7 @@ def test_reading_that_a_stop_interrupts_is_taken_again() -> None:
     assert reading.pace.beats == pytest.approx(usual.pace.beats, rel=0.02)
 
 
-@pytest.mark.parametrize("stop_at", [2, 6, 12, 40])
+@pytest.mark.parametrize("stop_at", [2, *(pytest.param(x, marks=pytest.mark.slow) for x in (6, 12, 40))])
 def test_stop_is_in_no_account_and_no_change(stop_at: int) -> None:
     run = make_run(stop_at)
     events = govern_run(run)

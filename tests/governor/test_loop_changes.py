@@ -129,6 +129,7 @@ def test_pause_does_not_offset_a_loss() -> None:
     assert budgets[1] == pytest.approx(budgets[0], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low_s", [300.0, 600.0])
 def test_search_is_repeated_when_the_budget_returns(low_s: float) -> None:
     """The job once stayed at its default, or at the only clock measured within the small budget."""

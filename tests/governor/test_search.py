@@ -206,6 +206,7 @@ def test_error_of_the_default_moves_all_points_together() -> None:
     assert np.all(unsure.predict_shift_by_default(0.001) > sure.predict_shift_by_default(0.001))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.005, 0.015])
 def test_choice_keeps_the_budget_under_noise(noise: float) -> None:
     """Shares over 60 searches; `benchmarks.governor.replay` has thousands, on recordings of real jobs."""

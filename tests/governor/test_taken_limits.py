@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from ekc.governor.event_records import Applied, Chosen, LimitsTaken, Measured
 from ekc.governor.protocols import Gears, Limit, LimitTaken, Settings
 from ekc.governor.simulation.simulated_run import SimulatedRun
@@ -76,6 +78,7 @@ def test_search_begins_anew_where_others_set_the_cap() -> None:
     assert run.true_j < run_at_default(make_job([make_iterations(1500)])).true_j
 
 
+@pytest.mark.slow
 def test_limits_of_others_survive_a_governed_job(one: ScriptedBoards) -> None:
     """An administrator sets a cap and then a clock, while `ekc govern` measures the default."""
     process = start_governing(one, *SLEEP)

@@ -197,6 +197,7 @@ def test_few_rows_fill_the_device_by_atomics() -> None:
     assert many < few / 2
 
 
+@pytest.mark.slow
 def test_search_uses_and_reports_a_given_atomic_schedule() -> None:
     op = ekc.matvec(64, 65536)
     given = matvec_shared(2048)

@@ -117,7 +117,7 @@ def greatest_part(ptx: str) -> str:
     return first + entry + second.replace("add.f32", "max.f32", 1)
 
 
-@pytest.mark.parametrize("fault", [squared, greatest_part])
+@pytest.mark.parametrize("fault", [pytest.param(squared, marks=pytest.mark.slow), greatest_part])
 def test_fault_in_either_launch_is_found(fault: Callable[[str], str]) -> None:
     schedule = matvec_in_parts(16)
     wrong = spoiled(compile_schedule(schedule), fault)

@@ -155,6 +155,7 @@ def test_run_killed_at_20_moments_loses_no_row_and_finds_same_winner(
     assert len(between) >= KILLS // 4, f"the kills struck too early or too late to mean anything: {left}"
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_file_lose_no_row_and_agree(
     unbroken: dict[str, object], cache: Path, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def test_metered_share_of_one_meters_everything() -> None:
     assert len(timed) == result.metered_count > 20
 
 
+@pytest.mark.slow
 def test_fixed_metered_share_is_kept() -> None:
     result, run = run_search(method=SearchMethod(metered_share=0.3), trials=40)
     assert 4 < run.task.learner.power_model.row_count <= 0.3 * result.trial_count + 4

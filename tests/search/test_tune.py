@@ -94,7 +94,7 @@ def seed_3() -> TuningResult:
         pytest.param(ThreadPoolExecutor, 1, marks=pytest.mark.exhaustive),
         (ThreadPoolExecutor, 4),
         pytest.param(ProcessPoolExecutor, 2, marks=pytest.mark.exhaustive),
-        (WorkerProcesses, 2),
+        pytest.param(WorkerProcesses, 2, marks=pytest.mark.slow),
     ],
 )
 def test_winner_is_the_same_for_any_workers(

@@ -26,6 +26,7 @@ def test_three_seconds_give_the_true_energy_within_a_percent() -> None:
     assert all(draw.window.estimator == ENERGY_COUNTER for draw in draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "card",
     [

@@ -68,6 +68,7 @@ def test_description_says_why_power_is_not_learned() -> None:
     assert "learned from" not in str(learn_transfer_prior([metered], 0))
 
 
+@pytest.mark.slow
 def test_transfer_prior_distrusts_unrelated_groups() -> None:
     prior = learn_transfer_prior([_group(n, law=False) for n in range(4)], 0)
     assert prior.latency_model.trust < 0.2
@@ -102,6 +103,7 @@ def _near_the_floor(number: int, times: float) -> MeasuredGroup:
     return MeasuredGroup(f"group {number}", seen, seen.expected_latency_s * np.exp(pace), watts)
 
 
+@pytest.mark.slow
 def test_transfer_prior_keeps_power_above_idle() -> None:
     """A power below 0 has no log, and one that has none would leave all models of the run with nothing."""
     prior = learn_transfer_prior([_near_the_floor(n, times=2.0) for n in range(4)], 0)
@@ -122,6 +124,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_own_measurements_are_left_out(records: Path) -> None:
     prior, description = load_transfer_prior(records, SMALL, devices.open("a100"), 0)
     assert prior is not None

@@ -122,6 +122,7 @@ def _apart(exact: dict[Name, EnergyBreakdown]) -> list[tuple[Name, Name]]:
     ]
 
 
+@pytest.mark.slow
 def test_account_agrees_with_simulated_energies_in_sign_and_largest_group(
     recorded: RecordedDevice, exact: dict[Name, EnergyBreakdown], schedules: dict[Name, ekc.Schedule]
 ) -> None:

@@ -118,6 +118,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda calls: monkeypatch.setitem(EFFORTS, "quick", Effort(40, calls))
 
 
+@pytest.mark.slow
 def test_run_for_few_calls_stops_early(cheap: Callable[[float], None]) -> None:
     cheap(1.0)
     short = tune(trials=None, effort="quick")
