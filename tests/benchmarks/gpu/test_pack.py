@@ -35,6 +35,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import RecordError
+from ekc.processes.pool import WorkerThreads
 from tests.benchmarks.helpers import ROOT
 
 COUNT = 10
@@ -47,6 +48,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     file = tmp_path_factory.mktemp("packs") / "tiny.pack"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "list_small_items", lambda: [make_matmul(64, 64, 64, "float32")])
+        # Processes, which take seconds to start, are those of the slow test.
+        patch.setattr(make, "_open_pool", lambda: WorkerThreads(1))
         assert command.main((*WORDS, str(file))) == 0
         yield file
 
@@ -197,7 +200,7 @@ def test_interrupted_part_goes_on_and_measures_nothing_twice(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
-    ends = [3, 4, 9, 14, 19, 26, 31]
+    ends = [4, 14, 26]
 
     def interrupt(name: str, measure: Callable[..., Any]) -> Callable[..., Any]:
         def measured(device: SimulatedDevice, kernel: CompiledKernel, **options: Any) -> Any:
@@ -215,12 +218,12 @@ def test_interrupted_part_goes_on_and_measures_nothing_twice(
     statuses = []
     while not statuses or statuses[-1]:
         statuses.append(main(words))
-    assert statuses == [130] * 7 + [0]
+    assert statuses == [130] * 3 + [0]
     recording = read_recording(tmp_path / "recording.jsonl.gz")
     assert [len(row.meterings) for row in recording.rows] == [part.ROUNDS] * COUNT
     assert begun.count("time") == COUNT
     kept = begun.count("run_hot") - part.ROUNDS * COUNT
-    assert 1 <= kept <= 8, "each run warms up by one slice, which it drops"
+    assert 1 <= kept <= 4, "each run warms up by one slice, which it drops"
 
 
 def test_board_without_power_keeps_the_times(
@@ -230,7 +233,7 @@ def test_board_without_power_keeps_the_times(
     blind = {"power_w": math.nan, "estimator": "power readings"}
     monkeypatch.setattr(SimulatedDevice, "run_hot", lambda *a, **k: replace(window(*a, **k), **blind))
     words = ("pack", "--pack", str(made), "--device", "h200", "--minutes", "5", "--out", str(tmp_path))
-    assert main(words) == main(words) == 0
+    assert main(words) == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     slices = [row["item"] for row in rows if "sustained_s" in row]
     assert len(slices) == len(set(slices)) == COUNT * part.ROUNDS
