@@ -76,7 +76,9 @@ def run(kit: Kit, budget: Budget) -> None:
         try:
             _rotate_group(kit, budget, one, ends)
         except EkcError as problem:
-            kit.folder.add_row(PART, one.name, str(problem))
+            chosen = any(group.name == one.name for group in read_groups(kit.folder))
+            facts = {"group": one.name, "kernel": "not rotated"} if chosen else {}
+            kit.folder.add_row(PART, one.name + ", problem" * chosen, str(problem), **facts)
 
 
 def list_plans(is_dry: bool) -> list[GroupPlan]:
@@ -153,13 +155,15 @@ def _choose_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
 
 def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
     """The fastest right schedule of the known ones that has other orders, and these."""
-    for base in _choose_right(
-        kit, item, TRIED, [(one.digest, one) for one in _list_known_schedules(kit, item)]
-    ):
-        variants = list(list_order_variants(base.schedule, kit.device.limits))
+    row = kit.folder.find_row(PART, plan_equals(item).name)
+    if row is not None and row["status"] == "ok":
+        bases = [Schedule.from_json(text) for text in row["schedules"].values()]
+    else:
+        bases = [one.schedule for one in _choose_equals(kit, item, count)]
+    for base in bases:
+        variants = list(list_order_variants(base, kit.device.limits))
         if variants:
-            named = [("as it is", base.schedule), *variants]
-            return _choose_right(kit, item, count, named)
+            return _choose_right(kit, item, count, [("as it is", base), *variants])
     raise EkcError(f"{item.name}: no fast schedule has another order with the same counts")
 
 

@@ -34,8 +34,8 @@ SAME = 0.01
 """Relative difference of a count up to which it is the same."""
 TILE_GROUP = 4
 """Tiles of one axis that are computed before the next tile of the other axis."""
-STRIDES = (2, 4)
-"""Parts of the reduction that take turns, step by step."""
+TURNS = (2, 4)
+"""Turns of a reduction in several: each takes every second step, or every fourth."""
 
 StepData = dict[str, Any]
 
@@ -81,11 +81,16 @@ def _list_changes(schedule: Schedule, steps: Sequence[StepData]) -> Iterator[tup
         yield "operands swapped", _swap(steps, place, elements[-2], elements[-1])
     if len(tiles) > 1:
         yield "tiles by columns", _swap(steps, place, tiles[-2], tiles[-1])
-    outer = next((loop for loop in serial if _get_axis(loop) in reduced), None)
-    for stride in STRIDES if outer is not None else ():
-        yield f"every {stride}th part of {outer}", _stride(steps, str(outer), stride)
-    if len(tiles) > 1:
+    outer = next((loop for loop in serial if _get_axis(loop) in reduced), "")
+    for turns in TURNS if _is_first_piece(outer) else ():
+        yield f"{outer} in {turns} turns", _stride(steps, outer, turns)
+    if len(tiles) > 1 and _is_first_piece(tiles[-2]):
         yield f"tiles in groups of {TILE_GROUP}", _group_tiles(steps, tiles[-2], tiles[-1])
+
+
+def _is_first_piece(loop: str) -> bool:
+    """Whether the loop is the outermost piece of an axis that was split once."""
+    return loop == f"{_get_axis(loop)}.0"
 
 
 def _get_axis(loop: str) -> str:
@@ -99,12 +104,12 @@ def _swap(steps: Sequence[StepData], place: int, one: str, other: str) -> list[S
     return [*steps[:place], steps[place] | {"loops": loops}, *steps[place + 1 :]]
 
 
-def _stride(steps: Sequence[StepData], loop: str, parts: int) -> list[StepData]:
-    """The steps of a loop in the order 0, n, 2 n, ..., 1, n + 1, ...: cut by `parts`, the inner piece moved
+def _stride(steps: Sequence[StepData], loop: str, turns: int) -> list[StepData]:
+    """The steps of a loop in the order 0, n, 2 n, ..., 1, n + 1, ...: cut by n turns, the inner piece moved
     outside.
 
     The outer piece keeps the name of the loop, so that what is staged there stays there."""
-    changed = _divide(steps, loop, parts)
+    changed = _divide(steps, loop, turns)
     inner = _name_next(loop)
     return _edit_order(changed, inner, lambda loops, at: [*loops[:at], inner, *loops[at:]], loop)
 

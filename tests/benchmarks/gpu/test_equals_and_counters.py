@@ -21,6 +21,7 @@ from benchmarks.gpu.kit import Kit
 from benchmarks.simulator import own
 from ekc import devices
 from ekc.devices.recording import read_recording
+from ekc.errors import CompileError
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.scripted.cuda.node import ScriptedNode
 
@@ -71,7 +72,7 @@ def _install_ncu(folder: Path, monkeypatch: pytest.MonkeyPatch, count: str) -> N
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_equals_run_in_rotation_and_go_on_after_a_kill(kit: Kit) -> None:
+def test_equals_run_in_rotation_and_go_on_after_a_kill(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the worker of a scripted GPU. A kill in the third slice: no slice is lost, none measured twice,
     and the next call begins with a round of its own."""
     killed, real = [], kit.folder.add_row
@@ -101,6 +102,14 @@ def test_equals_run_in_rotation_and_go_on_after_a_kill(kit: Kit) -> None:
     before = len(kit.folder.rows)
     equals.run(kit, Budget(600.0))
     assert len(kit.folder.rows) == before
+    # A call that fails leaves the group as it was.
+    monkeypatch.setattr(equals, "ROUNDS", ROUNDS + 1)
+    monkeypatch.setattr(
+        kit, "compile_kernel", lambda schedule: (_ for _ in ()).throw(CompileError("no room"))
+    )
+    equals.run(kit, Budget(600.0))
+    assert sorted(read_groups(kit.folder)[0].rounds) == list(range(ROUNDS))
+    assert "MM 16^3 float32, equals: not rotated: no room" in equals.make_table(kit)
 
 
 def test_operator_without_equally_fast_kernels_says_so(
