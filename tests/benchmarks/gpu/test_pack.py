@@ -20,13 +20,23 @@ import ekc
 from benchmarks.gpu import pack as part
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.items import make_matmul
+from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.packs import __main__ as command
 from benchmarks.gpu.packs import compare, make, rule
-from benchmarks.gpu.packs.file import PackedKernel, decode_kernel, encode_kernel, read_pack
+from benchmarks.gpu.packs.file import (
+    PackedKernel,
+    PackHead,
+    decode_kernel,
+    encode_kernel,
+    read_pack,
+    write_pack,
+)
 from benchmarks.gpu.packs.predictions import (
     FIGURES,
     FOLDER,
     OperatorPredictions,
+    collect_predictions,
+    open_models,
     read_predictions,
     write_predictions,
 )
@@ -37,6 +47,7 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import RecordError
 from ekc.processes.pool import WorkerThreads
 from tests.benchmarks.helpers import ROOT
+from tests.scripted.cuda.node import ScriptedNode
 
 COUNT = 10
 WORDS = ("--small", "--count", str(COUNT), "--device", "h100", "--out")
@@ -330,3 +341,43 @@ def test_committed_predictions_are_of_this_rule() -> None:
         assert filed.conditions["rule"] == rule.describe_rule(0, command.COUNT)
         for claims in filed.operators:
             assert len(set(claims.schedules)) == len(claims.schedules) == command.COUNT
+
+
+def test_gpu_runs_the_packed_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a scripted driver: kernels of the pack are loaded, timed, metered and recorded; none is compiled."""
+    item = make_matmul(16, 16, 16, "float32")
+    plan = make.Plan("a100", (item,), 3, 0)
+    drawn = rule.draw_random(item.op, open_models("a100")[0].limits, 0, 3).drawn
+    compiled = [make.compile_drawn(one, "a100") for one in drawn]
+    chosen, _ = make.choose_kernels(
+        {rule.RANDOM: drawn},
+        {rule.RANDOM: 3},
+        dict(zip((one.schedule for one in drawn), compiled, strict=True)),
+    )
+    kernels = [one.kernel for one in chosen if one.kernel]
+    facts = plan.conditions
+    head = PackHead(
+        "a100",
+        facts["arch"],
+        facts["nvrtc"],
+        0,
+        "",
+        "",
+        ({"name": item.name, "operator": item.op.to_json()},),
+    )
+    write_pack(tmp_path / "x.pack", head, [kernels])
+    claims = collect_predictions(item.name, kernels, [one.prediction for one in chosen if one.prediction])
+    write_predictions(tmp_path / "a100.json.gz", facts, [claims])
+    node = ScriptedNode()
+    monkeypatch.setattr(devices, "open", lambda target: node.open(target, launch_s=5e-3))
+    monkeypatch.setattr(Kit, "compile_kernel", None)
+    words = ("pack", "--pack", str(tmp_path / "x.pack"), "--minutes", "5", "--out", str(tmp_path / "out"))
+    assert main(words) == 0
+    recording = read_recording(tmp_path / "out/recording.jsonl.gz")
+    assert not recording.origin.simulated
+    assert [row.digest for row in recording.rows if row.timings and row.meterings] == [
+        row.digest for row in recording.rows
+    ]
+    assert {row.digest for row in recording.rows} == {kernel.digest for kernel in kernels}
+    assert sum(bool(row.checked) for row in recording.rows) >= part.CHECKED
+    assert {t.conditions.nvrtc for row in recording.rows for t in row.timings.values()} == {facts["nvrtc"]}
