@@ -187,6 +187,18 @@ def test_changed_prediction_is_noticed(tmp_path: Path) -> None:
         read_predictions(path)
 
 
+def test_differences_from_filed_predictions_are_named(made: Path) -> None:
+    filed = read_predictions(made.parent / "h100.json.gz")
+    plan = make.Plan("h100", (make_matmul(64, 64, 64, "float32"),), COUNT, 0)
+    assert not command.list_differences(filed, plan, filed.operators)
+    (mine,) = filed.operators
+    other = replace(mine, codes=("0" * 16, *mine.codes[1:]), schedules=(*mine.schedules[:-1], "1" * 16))
+    (line,) = command.list_differences(filed, plan, [other])
+    assert line.endswith(f"{COUNT - 1} of {COUNT} filed schedules, 1 with other code")
+    older = replace(filed, conditions=dict(filed.conditions) | {"nvrtc": "12.0"})
+    assert "nvrtc: filed '12.0', now" in command.list_differences(older, plan, filed.operators)[0]
+
+
 def test_every_row_is_measured_once_and_can_be_replayed(made: Path, tmp_path: Path) -> None:
     """The h200 runs the pack of the h100: it differs from the predictions as a GPU would."""
     words = ("pack", "--pack", str(made), "--device", "h200", "--minutes", "5", "--out", str(tmp_path))
