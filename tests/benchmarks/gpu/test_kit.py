@@ -64,6 +64,7 @@ def test_dry_run_has_rows_of_every_part(out: Path) -> None:
     assert {r["part"] for r in rows} == {"run", *PARTS}
     absent = {r["part"]: r["reason"] for r in rows[1:] if r["status"] != "ok"}
     assert absent == {
+        "pack": "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)",
         "counters": "a100 (simulated) has no counters",
         "library": "a dry run compiles no library for a100 (simulated)",
         "pack": "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)",
