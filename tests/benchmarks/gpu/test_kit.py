@@ -67,7 +67,6 @@ def test_dry_run_has_rows_of_every_part(out: Path) -> None:
         "pack": "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)",
         "counters": "a100 (simulated) has no counters",
         "library": "a dry run compiles no library for a100 (simulated)",
-        "pack": "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)",
     }
     assert "(simulated)" in (out / "report.txt").read_text()
 
