@@ -197,7 +197,7 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
-    parser.add_argument("--rotate", action="store_true", help="what equals does in any case: kernels in turn")
+    parser.add_argument("--rotate", action="store_true", help="no effect: equals always rotates")
     parser.add_argument("--power", action="store_true", help="print which savings equals can find; no GPU")
     parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")
     arguments = parser.parse_args(words)

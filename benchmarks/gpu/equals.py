@@ -170,7 +170,7 @@ def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
 
 def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
     """Right schedules, fastest first, at most `count`, none slower than `EQUALLY_FAST` times the first
-    of them. Raises the last problem where there is none."""
+    of them. Raises the last error where no schedule is right."""
     expected = ReferenceEvaluator.from_seed(item.op, DATA_SEED)
     names = {schedule.digest: name for name, schedule in named}
     timed: list[_Timed] = []

@@ -1,4 +1,4 @@
-"""What a rotation of equally fast kernels says: verdicts with intervals, and beforehand, what it can find."""
+"""Report on a rotation of equally fast kernels: verdicts with intervals, and the saving that it can find."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def read_groups(folder: Folder) -> list[Group]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a group shows."""
+    """Verdict on one group of kernels."""
 
     group: Group
     control: Difference | None

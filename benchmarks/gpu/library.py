@@ -179,7 +179,7 @@ def _use_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> dict
 
 
 FAULTS = ("selection", "graph", "streams")
-"""What `library_calls` looks for in each function: null, or what is wrong."""
+"""Checks of `library_calls` for each function; a result is null, or names the fault."""
 
 
 def list_build_words(bundle: Bundle, folder: Path, program: Path) -> list[str]:
@@ -268,7 +268,7 @@ def make_table(kit: Kit) -> str:
 
 
 def _describe_calls(row: Row) -> list[str]:
-    """What the program that uses a library found: selection, graph and streams of each function."""
+    """Results of the program that uses a library: selection, graph and streams of each function."""
     calls, item = row["calls"], row["item"]
     lines, wrong = [], 0
     for one in calls["functions"]:

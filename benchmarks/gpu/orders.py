@@ -1,8 +1,8 @@
-"""The same kernel in another order: schedules with the same instruction counts whose operands, tiles or steps
-of the reduction follow each other otherwise.
+"""The same kernel in another order: schedules with the same instruction counts, whose operands, tiles or
+steps of the reduction come in another order.
 
-The dynamic power of a chip is that of lines that switch. Which lines switch depends on what follows what, so
-an order may save energy at the same counts of instructions. Whether it does is for a GPU to say.
+The dynamic power of a chip is that of lines that switch. Which lines switch depends on the order of the data,
+so an order may save energy at the same counts of instructions. Whether it does, only a GPU can show.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ def _meter_some(state: _Run) -> None:
 
 
 def collect_measured(kit: Kit, filed: OperatorPredictions, recorded: Recording) -> Measured:
-    """What the folder has of the right kernels of an operator, of several slices the mean."""
+    """Figures of the right kernels of an operator: the mean where a kernel has several slices."""
     known = [recorded.by_digest[d] for d in filed.schedules if d in recorded.by_digest]
     mine = [row for row in known if not row.failure and not row.checked.startswith(WRONG)]
     short_s = {row.digest: row.find_timing().latency_s for row in mine if row.timings}

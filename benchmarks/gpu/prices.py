@@ -1,4 +1,4 @@
-"""What a visit costs: a simulated GPU that measures at the prices of an H100, on a virtual clock.
+"""Device seconds of a visit: a simulated GPU that measures at the prices of an H100, on a virtual clock.
 
 The prices are those of the first visit (recordings/h100): seconds of the host and of the GPU together. The
 clock is a file, so that it goes on after a process was killed, and the log beside it has a line for each
@@ -73,7 +73,7 @@ class VirtualClock:
             file.write(json.dumps(measurement) + "\n")
 
     def read_log(self) -> list[tuple[Any, ...]]:
-        """What was measured, oldest first. A line that a kill cut short is left out."""
+        """Measurements, oldest first. A line that a kill cut short is left out."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
 

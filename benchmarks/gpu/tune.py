@@ -239,7 +239,7 @@ def _format_verdicts(pairs: Sequence[Row]) -> list[str]:
 
 
 def judge_pairs(pairs: Sequence[Row]) -> str:
-    """What the search for energy saved beside that for latency, with an interval over the pairs."""
+    """Saving of the search for energy against that for latency, with an interval over the pairs."""
     try:
         energy, latency = compare_objectives(pairs, "energy_j"), compare_objectives(pairs, "latency_s")
     except InvalidInput as problem:

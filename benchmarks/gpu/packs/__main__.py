@@ -67,7 +67,7 @@ def _file_predictions(path: Path, plan: Plan, operators: tuple[OperatorPredictio
 
 
 def list_differences(filed: Predictions, plan: Plan, operators: Sequence[OperatorPredictions]) -> list[str]:
-    """What differs from filed predictions: conditions, schedules, machine code, figures; one line each."""
+    """Differences from the filed predictions: conditions, schedules, machine code, figures; one line each."""
     lines = [
         f"  {name}: filed {filed.conditions.get(name)!r}, now {value!r}"
         for name, value in plan.conditions.items()

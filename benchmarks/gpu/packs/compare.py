@@ -25,7 +25,7 @@ RANK_BAR, CHOICE_BAR, ENERGY_BAR = 0.8, 1.05, 1.02
 
 @dataclass(frozen=True)
 class Measured:
-    """What a GPU measured of the kernels of one operator, by digest of the schedule."""
+    """Figures that a GPU measured for the kernels of one operator, by digest of the schedule."""
 
     short_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a call in a short measurement."""

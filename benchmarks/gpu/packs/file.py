@@ -109,7 +109,7 @@ def pack_kernel(
 
 @dataclass(frozen=True)
 class PackHead:
-    """What a pack says of itself."""
+    """First line of a pack: its conditions and operators."""
 
     device: str
     """Simulated device whose search and model drew it, such as "h100"."""
@@ -122,7 +122,7 @@ class PackHead:
     rule: str
     """The rule in words, with seed and numbers."""
     operators: tuple[Mapping[str, Any], ...]
-    """Of each operator: "operator" (JSON), "name", "bytes", "unpacked_bytes", "kernels"."""
+    """One entry for each operator: "operator" (JSON), "name", "bytes", "unpacked_bytes", "kernels"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class Pack:
     path: Path
     head: PackHead
     sha256: str
-    """Of all that the first line covers: it names the pack."""
+    """SHA-256 over everything in the first line; it identifies the pack."""
     _blocks: tuple[bytes, ...]
 
     @cached_property

@@ -56,7 +56,7 @@ SHOWN_EVERY = 50
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of one schedule: a kernel with its prediction, or why there is none."""
+    """Outcome of one schedule: a kernel with its prediction, or why there is none."""
 
     kernel: PackedKernel | None
     prediction: Prediction | None
@@ -92,7 +92,7 @@ class Plan:
 
 
 class WorkFile:
-    """What is done so far, by key. Raises `RecordError` for a file of other conditions or none of ours."""
+    """Finished jobs by key. Raises `RecordError` for a file of other conditions or none of ours."""
 
     def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
         self.path = path
@@ -176,7 +176,7 @@ def _open_pool() -> Iterator[WorkerProcesses]:
 
 
 def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[dict[str, tuple[Drawn, ...]]]:
-    """Of each operator, what the rule draws, by stratum."""
+    """Schedules that the rule draws for each operator, by stratum."""
     counts = rule.count_strata(plan.count)
     jobs: dict[str, Callable[[], rule.Draw]] = {}
     for item in plan.items:
@@ -209,7 +209,7 @@ def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[dict[str, tupl
 def _run_kept(
     jobs: Mapping[str, Callable[[], rule.Draw]], work: WorkFile, pool: Executor
 ) -> dict[str, rule.Draw]:
-    """What jobs draw, by key: of the work file, or drawn now and kept there."""
+    """Schedules that the jobs draw, by key: read from the work file, or drawn now and written there."""
     done: dict[str, rule.Draw] = {}
     futures: dict[Future[rule.Draw], str] = {}
     for key, job in jobs.items():

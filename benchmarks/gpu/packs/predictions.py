@@ -1,4 +1,4 @@
-"""What the simulated device claims of each kernel of a pack, filed before a GPU runs any of them.
+"""Predictions of the simulated device for each kernel of a pack, filed before a GPU runs any of them.
 
 The device follows its models exactly (no residual), at the highest clock of the GPU. Of each kernel there are
 the time of a short measurement, before the power cap acts; the time that can be sustained under the cap; the

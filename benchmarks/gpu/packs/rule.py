@@ -52,7 +52,7 @@ BEST = 20
 NEIGHBOURS = 8
 """Neighbours that the model of the data sheet judges for each that is wanted."""
 MAX_SLOWDOWN = 0.05
-"""Of the search for energy."""
+"""Stratum of the schedules that the search for energy tried."""
 
 
 @dataclass(frozen=True)
