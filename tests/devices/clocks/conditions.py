@@ -73,9 +73,11 @@ def _replace_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     def replace(file: Path) -> None:
         fresh = file.with_name(f"fresh-{file.stem}")
         make(fresh)
-        if fresh.is_dir():
-            file.unlink()
-        fresh.rename(file)
+        while os.path.lexists(fresh):
+            if fresh.is_dir():
+                file.unlink(missing_ok=True)
+            with suppress(NotADirectoryError):  # The governor wrote the file again just now.
+                fresh.rename(file)
 
     return replace
 
