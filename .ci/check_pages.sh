@@ -4,8 +4,11 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-python -m venv .venv
-.venv/bin/pip install -q -e '.[dev,docs]'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+source .ci/find_uv.sh "$work"
+uv venv -q --clear --python "$(command -v python3)" .venv
+uv pip install -q --python .venv -e '.[dev,docs]'
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy

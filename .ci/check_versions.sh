@@ -49,18 +49,15 @@ find_python() {
     [ -n "$found" ] && echo "$found"
 }
 
-uv=$(command -v uv) || {
-    python3 -m venv "$work/uv" && "$work/uv/bin/pip" install -q uv || exit 1
-    uv=$work/uv/bin/uv
-}
+source "$root/.ci/find_uv.sh" "$work" || exit 1
 
 check() {
     local version=$1 python=$2 env="$work/$1"
     shift 2
-    "$uv" venv -q --python "$python" "$env" || return 1
-    "$uv" pip install -q --python "$env" "$@" -e "$root" || return 1
-    "$uv" pip install -q --python "$env" "${TEST_PACKAGES[@]}" || return 1
-    "$uv" pip list -q --python "$env" 2>/dev/null | grep -E '^(click|cuda-python|jinja2|ml-dtypes|numpy|nvidia-cuda-nvrtc|nvidia-ml-py|rich|xgboost) ' |
+    uv venv -q --python "$python" "$env" || return 1
+    uv pip install -q --python "$env" "$@" -e "$root" || return 1
+    uv pip install -q --python "$env" "${TEST_PACKAGES[@]}" || return 1
+    uv pip list -q --python "$env" 2>/dev/null | grep -E '^(click|cuda-python|jinja2|ml-dtypes|numpy|nvidia-cuda-nvrtc|nvidia-ml-py|rich|xgboost) ' |
         tr -s ' ' | paste -sd ',' | sed 's/,/, /g'
     local deselected=()
     [ "$version" = lowest ] && deselected=("${LOWEST_DESELECTED[@]}")

@@ -17,13 +17,9 @@ python=$(command -v "${PYTHON:-python3}")
 step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 
 step "tools"
-uv=$(command -v uv) || {
-    "$python" -m venv "$work/uv" && "$work/uv/bin/pip" install -q uv
-    uv=$work/uv/bin/uv
-}
-"$uv" venv -q --python "$python" "$work/tools"
-"$uv" pip install -q --python "$work/tools" build twine markdown-it-py mdit-py-plugins nbformat
-export PATH="$(dirname "$uv"):$PATH"
+source "$root/.ci/find_uv.sh" "$work"
+uv venv -q --python "$python" "$work/tools"
+uv pip install -q --python "$work/tools" build twine markdown-it-py mdit-py-plugins nbformat
 
 step "sdist, and the wheel from it"
 "$work/tools/bin/python" -m build --installer uv --outdir "$out" "$root" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
@@ -32,8 +28,8 @@ wheel=$(ls "$out"/ekc-*.whl)
 du -h "$out"/ekc-*
 
 step "install the wheel"
-"$uv" venv -q --python "$python" "$work/env"
-"$uv" pip install -q --python "$work/env" "$wheel"
+uv venv -q --python "$python" "$work/env"
+uv pip install -q --python "$work/env" "$wheel"
 packages=$("$work/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "ekc alone: $(du -sm "$packages/ekc" | cut -f1) MB, with all dependencies: $(du -sm "$packages" | cut -f1) MB; the largest:"
 { du -sm "$packages"/*; du -sm "$packages"/nvidia/*; } | sort -rn | sed -n "s|$packages/||; 1,8p"
@@ -71,7 +67,7 @@ outside sh -e tune.sh
 
 step "the tutorial"
 # A notebook has IPython, which shows the pictures; the wheel does not need it.
-"$uv" pip install -q --python "$work/env" ipython
+uv pip install -q --python "$work/env" ipython
 # What runs must be the installed ekc, and not the checkout.
 outside python -c "import ekc; assert ekc.__file__.startswith('$work/env/'), ekc.__file__"
 outside python tutorial.py | tail -n 12
