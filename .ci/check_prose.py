@@ -107,12 +107,13 @@ def make_anchor(heading: str) -> str:
 def find_unlinked(page: Path, text: str) -> list[tuple[int, str]]:
     """(line, term) of each term that this page uses in prose and links to the glossary nowhere before."""
     missing = []
+    tokens = [(token, read_text(token)) for token in find_paragraphs(text)]
     for heading in read_terms() if page != GLOSSARY else []:
         pattern = re.compile(rf"\b{re.escape(heading)}(?:e?s)?\b", re.IGNORECASE)
-        for token in find_paragraphs(text):
+        for token, plain in tokens:
             if f"glossary.md#{make_anchor(heading)}" in token.content:
                 break
-            if pattern.search(read_text(token)):
+            if pattern.search(plain):
                 missing.append((token.map[0] + 1 if token.map else 0, heading))
                 break
     return missing

@@ -30,6 +30,8 @@ BANNED = re.compile(r"\b(told|anew|nobody|flies|by\s+itself|on\s+the\s+way)\b|(<
 """Words, and the marks of an unresolved merge."""
 PLAIN = re.compile(r"\b(lies|stands|apart|is\s+drawn)\b", re.IGNORECASE)
 OPENING = re.compile(r"(Of|What)\b")
+ANY = re.compile(rf"{BANNED.pattern}|{PLAIN.pattern}|[\"'#!]\s*{OPENING.pattern}", re.IGNORECASE)
+"""Text without such a match has no finding, and needs no look at its tokens."""
 
 
 def find_files() -> list[Path]:
@@ -67,6 +69,8 @@ def find_docstrings(text: str) -> set[int]:
 def find_words(path: Path) -> Iterator[tuple[str, str, str]]:
     """(kind, place, source line) of each finding in a file; kind is "banned", "plain" or "opening"."""
     text = path.read_text(encoding="utf-8")
+    if not ANY.search(text):
+        return
     lines = text.splitlines()
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     pieces = list(read_python(text)) if path.suffix == ".py" else [(1, text, False)]
