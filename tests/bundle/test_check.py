@@ -167,7 +167,7 @@ def translate_launches(compiled: CompiledKernel, op: Operator) -> list[str]:
     return [*texts, "}"]
 
 
-@pytest.mark.parametrize("capability", [80, *(pytest.param(n, marks=pytest.mark.slow) for n in (86, 90))])
+@pytest.mark.parametrize("capability", [80, 86, 90])
 def test_right_kernels(program: Program, capability: int) -> None:
     """All that run on the GPU are in the table and the file, and others are counted."""
     done = program.run("--seconds", "0.02", "--json", "check.json", capability=capability)

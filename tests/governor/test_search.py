@@ -74,7 +74,7 @@ def read_until_the_end(search: LimitSearch, law: ClockLaw, seed: int, noise: flo
     return ledger
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(LAWS, st.integers(0, 10**6))
 def test_search_keeps_the_budget_with_most_of_the_saving(law: ClockLaw, seed: int) -> None:
     search, ledger = run_search(law, Policy(), seed)

@@ -52,7 +52,7 @@ def flat_index(x: Array, axes: Any, how: str, keepdims: bool) -> Array:
     return np.expand_dims(found, tuple(over)) if keepdims else np.atleast_1d(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), SHAPES, st.sampled_from(("argmax", "argmin")), st.booleans(), st.sampled_from(DTYPE_NAMES))
 def test_argmax_and_argmin_match_numpy(
     data: st.DataObject, shape: Any, how: str, keepdims: bool, dtype: str

@@ -22,7 +22,7 @@ FEW = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-FAST_SEEDS = 20
+FAST_SEEDS = 30
 
 
 @pytest.mark.parametrize(

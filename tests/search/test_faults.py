@@ -116,7 +116,7 @@ def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_p
         return real(schedule, *rest)
 
     monkeypatch.setattr(compile_job, "compile_schedule", broken)
-    result = tune(records=tmp_path / "r.db", seed=2, trials=12)
+    result = tune(records=tmp_path / "r.db", seed=2, trials=24)
     failed = [t for t in result.trials if not t.ok]
     assert failed
     assert all(t.status == "compile: kernel.cu(7): error: expected a ;" for t in failed)
@@ -126,7 +126,7 @@ def test_compile_failures_are_stored_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert result.best.ok
     filed = rows(tmp_path / "r.db")
     calls.clear()
-    again = tune(records=tmp_path / "r.db", seed=2, trials=12)
+    again = tune(records=tmp_path / "r.db", seed=2, trials=24)
     assert rows(tmp_path / "r.db") == filed
     assert winner(again) == winner(result)
     # The device says of best and fastest how sure their saving is, from the kernels themselves.

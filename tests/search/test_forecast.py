@@ -47,7 +47,7 @@ def test_forecast_counts_rounds_and_windows() -> None:
     ("trials", "seed", "clocks"),
     [
         (4, 0, "fixed"),
-        pytest.param(9, 1, "search", marks=pytest.mark.slow),
+        (9, 1, "search"),
         *(pytest.param(9, seed, "fixed", marks=pytest.mark.slow) for seed in (0, 1, 2)),
         *(
             pytest.param(trials, seed, "search", marks=pytest.mark.slow)

@@ -138,7 +138,6 @@ def test_counters_of_every_launch_are_kept(kit: Kit, tmp_path: Path, monkeypatch
     assert "counted" in counters.make_table(kit)
 
 
-@pytest.mark.slow
 def test_simulated_model_is_compared_with_the_folder(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

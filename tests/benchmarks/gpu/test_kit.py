@@ -272,7 +272,6 @@ def test_error_in_one_part_keeps_the_others(
     assert "Traceback" in printed.err
 
 
-@pytest.mark.slow
 def test_bad_file_keeps_the_other_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "recording.jsonl.gz").write_text("no recording")
     assert main(["record", "traces", "--dry-run", "--minutes", "9", "--out", str(tmp_path)]) == 1
@@ -420,7 +419,6 @@ def test_item_lists_have_the_promised_operators() -> None:
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul, both transposed", "conv2d, 64 channels, NHWC"])
-@pytest.mark.slow
 def test_samples_have_each_tensor_core_instruction(name: str) -> None:
     h200 = devices.open("h200")
     drawn = sample_schedules(CHECKED[name]("float16"), h200.limits, h200.peaks, 0, POPULATION, 1 + DRAWN)

@@ -184,11 +184,7 @@ def run_calls(calls: Path, fakes: Path, file: Path, **facts: str) -> subprocess.
 @pytest.mark.parametrize(
     ("variable", "value", "status", "words"),
     [
-        pytest.param(
-            *("FAULT", "wrong", 1),
-            "  cubin, matmul_float32 16x16x16: wrong: 1 elements differ, the first is ",
-            marks=pytest.mark.slow,
-        ),
+        ("FAULT", "wrong", 1, "  cubin, matmul_float32 16x16x16: wrong: 1 elements differ, the first is "),
         pytest.param(
             *("FAKE_ERROR", "cuDevicePrimaryCtxRetain 2", 1),
             "cubin: exit status 1: ekc_kit_check: failed: cuDevicePrimaryCtxRetain gave CUDA error 2",
@@ -218,7 +214,6 @@ def test_failures_are_reported(
     assert words in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("node")
 def test_schedules_of_the_part_tune_come_first(tmp_path: Path) -> None:
     out = tmp_path / "out"

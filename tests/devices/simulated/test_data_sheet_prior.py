@@ -57,7 +57,7 @@ def _check_figures(prior: Prior, count: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_are_positive_and_finite(name: str) -> None:
-    quantities = space(name).compute_quantities(legal(name, 100))
+    quantities = space(name).compute_quantities(legal(name, 300))
     count = len(quantities["blocks"])
     for spec in (A100, RTX3090, RTX2080TI):
         _check_figures(_predict(quantities, spec), count)

@@ -56,7 +56,6 @@ def test_population_analysis_equals_single_programs(name: str) -> None:
     assert _different(name, population) == []
 
 
-@pytest.mark.slow
 def test_population_analysis_covers_many_structures() -> None:
     populations = {name: legal(name, ROWS) for name in OPERATORS}
     assert sum(len(p) for p in populations.values()) >= 1000
@@ -160,7 +159,7 @@ def test_legal_genome_builds_and_illegal_one_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ISSUE)
 def test_repair_makes_95_percent_legal(name: str) -> None:
     random = np.random.default_rng(7)
-    raw = space(name).sample(random, 800)
+    raw = space(name).sample(random, 2000)
     repaired, dropped = space(name).repair(random, raw)
     assert len(repaired) >= 0.95 * len(raw), dropped
     assert len(repaired) + sum(dropped.values()) == len(raw)
