@@ -3,8 +3,9 @@
     python -m benchmarks.gpu.packs --device h100 --out h100.pack
 
 1,000 kernels of each of four operators by the rule in `benchmarks/gpu/packs/rule.py`. A run that was stopped
-goes on where it was, when it is started again. The predictions are compared with the committed ones, or
-written where there are none; those of a pack with --small, --count or --seed lie beside it. Status 1: the
+goes on where it was, when it is started again. Where predictions are on file, the pack has their schedules,
+and the new predictions are compared with them; delete the file to draw anew. Where there are none, the rule
+draws, and they are written. Those of a pack with --small, --count or --seed lie beside it. Status 1: the
 kernels or figures differ from those on file.
 """
 
@@ -40,13 +41,14 @@ def main(words: Sequence[str] | None = None) -> int:
     plan = Plan(arguments.device, items, count, arguments.seed)
     began = time.monotonic()
     try:
-        operators = make_pack(plan, arguments.out)
+        is_filed = not (arguments.small or arguments.count or arguments.seed)
+        place = (FOLDER if is_filed else arguments.out.parent) / name_file(plan.device)
+        filed = read_predictions(place) if place.exists() else None
+        operators = make_pack(plan, arguments.out, filed)
         found = sum(len(one.schedules) for one in operators)
         megabytes = arguments.out.stat().st_size / 1e6
         print(f"{arguments.out}: {found} kernels, {megabytes:.1f} MB, {time.monotonic() - began:.0f} s")
-        is_filed = not (arguments.small or arguments.count or arguments.seed)
-        folder = FOLDER if is_filed else arguments.out.parent
-        return _file_predictions(folder / name_file(plan.device), plan, operators)
+        return _file_predictions(place, filed, plan, operators)
     except EkcError as problem:
         print(f"benchmarks.gpu.packs: {problem}", file=sys.stderr)
         return BAD_INPUT
@@ -55,13 +57,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _file_predictions(path: Path, plan: Plan, operators: tuple[OperatorPredictions, ...]) -> int:
+def _file_predictions(
+    path: Path, filed: Predictions | None, plan: Plan, operators: tuple[OperatorPredictions, ...]
+) -> int:
     """Write the predictions where there are none; else compare."""
-    if not path.exists():
+    if filed is None:
         sha256 = write_predictions(path, plan.conditions, operators)
         print(f"{path}: {path.stat().st_size / 1e3:.0f} kB, SHA-256 {sha256}")
         return 0
-    differences = list_differences(read_predictions(path), plan, operators)
+    differences = list_differences(filed, plan, operators)
     print("\n".join([f"{path}: {'the same' if not differences else 'differs'}", *differences]))
     return int(bool(differences))
 

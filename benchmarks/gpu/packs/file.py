@@ -54,18 +54,11 @@ class PackedKernel:
     @cached_property
     def code_digest(self) -> str:
         """SHA-256 of the machine code."""
-        return hashlib.sha256(self.cubin).hexdigest()
+        return compute_code_digest(self.cubin)
 
     def make_schedule(self, op: Operator) -> Schedule:
         """The schedule, each step checked. Raises `RecordError` where it reads as another one."""
-        parts = json.loads(self.steps)
-        whole = {"format": parts["format"], "operator": op.to_json(), "steps": parts["steps"]}
-        schedule = Schedule.from_json(json.dumps(whole))
-        if schedule.digest != self.digest:
-            raise RecordError(
-                f"schedule {self.digest} of the pack reads as {schedule.digest}: another ekc wrote it"
-            )
-        return schedule
+        return read_steps(op, self.steps, self.digest)
 
     def make_kernel(self, op: Operator, arch: str, nvrtc: str) -> CompiledKernel:
         """The kernel as a device loads it. Its text holds the digest of the schedule and no more, so the
@@ -85,6 +78,21 @@ class PackedKernel:
             min_bytes=op.min_bytes,
             inputs=op.inputs,
         )
+
+
+def compute_code_digest(cubin: bytes) -> str:
+    """SHA-256 of machine code."""
+    return hashlib.sha256(cubin).hexdigest()
+
+
+def read_steps(op: Operator, steps: str, digest: str) -> Schedule:
+    """A schedule from its steps as JSON. Raises `RecordError` where it reads as another than `digest`."""
+    parts = json.loads(steps)
+    whole = {"format": parts["format"], "operator": op.to_json(), "steps": parts["steps"]}
+    schedule = Schedule.from_json(json.dumps(whole))
+    if schedule.digest != digest:
+        raise RecordError(f"schedule {digest} of the pack reads as {schedule.digest}: another ekc wrote it")
+    return schedule
 
 
 def pack_kernel(

@@ -1,5 +1,10 @@
 """Making a pack: the schedules that the rule draws, compiled in a process per core, with their predictions.
 
+Where predictions of the same conditions are on file, their schedules are compiled, and nothing is drawn. The
+searches of the rule find other schedules on another machine: they follow the last digits of floats, which
+depend on the processor, and machine code, of which NVRTC gives one of several for some texts. A kernel is
+compiled until it has the machine code on file, at most `MOST_COMPILES` times.
+
 All that is done goes at once into a work file (SQLite) beside the pack, so that a run that was killed goes on
 where it stopped. The work file belongs to one device, rule, seed and compiler.
 """
@@ -23,22 +28,26 @@ from benchmarks.gpu.packs import rule
 from benchmarks.gpu.packs.file import (
     PackedKernel,
     PackHead,
+    compute_code_digest,
     decode_kernel,
     encode_kernel,
     pack_kernel,
+    read_steps,
     write_pack,
 )
 from benchmarks.gpu.packs.predictions import (
     OperatorPredictions,
     Prediction,
+    Predictions,
     collect_predictions,
     open_models,
     predict,
 )
 from benchmarks.gpu.packs.rule import Drawn
 from ekc.codegen import generate, nvrtc
-from ekc.codegen.compiled import digest_kernel
+from ekc.codegen.compiled import CompiledKernel, digest_kernel
 from ekc.codegen.generate import compile_schedule
+from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.launch_counts import collect_facts
 from ekc.errors import EkcError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
@@ -50,6 +59,8 @@ from ekc.version import __version__
 
 JOB_LIMIT_S = 7200.0
 """Seconds after which a job is given up; a search takes some minutes of a core."""
+MOST_COMPILES = 60
+"""Compiles of a text in search of the machine code on file."""
 SHOWN_EVERY = 50
 """Kernels between two lines of progress."""
 
@@ -128,12 +139,20 @@ class WorkFile:
         self._database.close()
 
 
-def make_pack(plan: Plan, path: Path) -> tuple[OperatorPredictions, ...]:
-    """Make the pack, and return the predictions. Raises `EkcError`."""
+Lists = Mapping[str, Sequence[Drawn]]
+"""Schedules of an operator that may be taken, by stratum."""
+
+
+def make_pack(plan: Plan, path: Path, filed: Predictions | None = None) -> tuple[OperatorPredictions, ...]:
+    """Make the pack, of the schedules of `filed` if its conditions are those of the plan, and return the
+    predictions. Raises `EkcError`."""
     work = WorkFile(path.with_name(path.name + ".work"), plan.conditions)
     try:
         with _open_pool() as pool:
-            lists = _draw_all(plan, work, pool)
+            if filed is not None and filed.conditions == plan.conditions:
+                lists = [list_filed(item.op, filed.find(item.name)) for item in plan.items]
+            else:
+                lists = _draw_all(plan, work, pool)
             chosen = [
                 _compile_chosen(plan, item, mine, work, pool)
                 for item, mine in zip(plan.items, lists, strict=True)
@@ -175,7 +194,18 @@ def _open_pool() -> Iterator[WorkerProcesses]:
     pool.shutdown()
 
 
-def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[dict[str, tuple[Drawn, ...]]]:
+def list_filed(op: Operator, filed: OperatorPredictions) -> Lists:
+    """The schedules on file, by stratum. Raises `EkcError` for one that this ekc does not read."""
+    lists: dict[str, list[Drawn]] = {name: [] for name in rule.STRATA}
+    strata = [name for name in rule.STRATA for _ in range(filed.strata.get(name, 0))]
+    rows = zip(filed.schedules, filed.steps, filed.structures, strata, filed.codes, strict=True)
+    for digest, steps, structure, stratum, code in rows:
+        schedule = read_steps(op, steps, digest)
+        lists[stratum].append(Drawn(schedule.to_json(), structure, stratum, code))
+    return lists
+
+
+def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[Lists]:
     """Schedules that the rule draws for each operator, by stratum."""
     counts = rule.count_strata(plan.count)
     jobs: dict[str, Callable[[], rule.Draw]] = {}
@@ -252,7 +282,7 @@ def compile_drawn(drawn: Drawn, device: str) -> Compiled:
     capped, _ = open_models(device)
     schedule = Schedule.from_json(drawn.schedule)
     try:
-        kernel = compile_schedule(schedule, capped.arch, capped.limits)
+        kernel = _compile_as_filed(schedule, drawn.code, capped)
         quantities = analyse_program(schedule.program, capped.limits)
         kernel = replace(kernel, facts=collect_facts(kernel))
         prediction = predict(device, quantities, kernel)
@@ -263,9 +293,20 @@ def compile_drawn(drawn: Drawn, device: str) -> Compiled:
     return Compiled(packed, prediction, digest_kernel(kernel))
 
 
-def _compile_chosen(
-    plan: Plan, item: Item, lists: Mapping[str, Sequence[Drawn]], work: WorkFile, pool: Executor
-) -> list[Compiled]:
+def _compile_as_filed(schedule: Schedule, code: str, device: SimulatedDevice) -> CompiledKernel:
+    """The kernel whose machine code is on file; the last one compiled, if it does not come."""
+    kernel = compile_schedule(schedule, device.arch, device.limits)
+    for _ in range(MOST_COMPILES - 1):
+        if not code or compute_code_digest(kernel.cubin).startswith(code):
+            break
+        # The compile cache would give the same code again.
+        output = nvrtc.compile(kernel.cuda_source, device.arch)
+        resources = tuple(output.resources[launch.name] for launch in kernel.launches)
+        kernel = replace(kernel, ptx=output.ptx, cubin=output.cubin, log=output.log, resources=resources)
+    return kernel
+
+
+def _compile_chosen(plan: Plan, item: Item, lists: Lists, work: WorkFile, pool: Executor) -> list[Compiled]:
     """Compile until each stratum has its number, or its list is used up."""
     counts, done = rule.count_strata(plan.count), {}
     for mine in lists.values():
@@ -294,7 +335,7 @@ def _compile_chosen(
 
 
 def choose_kernels(
-    lists: Mapping[str, Sequence[Drawn]], counts: Mapping[str, int], done: Mapping[str, Compiled]
+    lists: Lists, counts: Mapping[str, int], done: Mapping[str, Compiled]
 ) -> tuple[list[Compiled], list[Drawn]]:
     """The kernels that the rule takes of what is compiled, in its order, and the schedules that it needs
     compiled to go on. What other strata lack is drawn at random. `done` is by schedule as JSON."""

@@ -3,7 +3,8 @@
 The device follows its models exactly (no residual), at the highest clock of the GPU. Of each kernel there are
 the time of a short measurement, before the power cap acts; the time that can be sustained under the cap; the
 energy of a call then; and the time by the analytic prior, the trivial predictor. One small file of gzip holds
-them with the digests of schedules and machine code, the first choices, and a SHA-256 over all of it.
+them with the schedules, the digests of schedules and machine code, the first choices, and a SHA-256 over all
+of it. The same pack is made from it anywhere; see `make.py`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import DeviceError, RecordError
 from ekc.file_limits import parse_json, read_plain_file
 
-FORMAT, VERSION = "ekc predictions", 1
+FORMAT, VERSION = "ekc predictions", 2
 FOLDER = Path(__file__).parent / "predictions"
 FIGURES = ("short_s", "sustained_s", "energy_j", "prior_s")
 DIGITS = 5
 """Significant digits of a figure."""
+CODE_DIGITS = 16
 SLOWDOWN = 0.05
 """The first choice by energy is at most so much slower than the fastest, both as predicted."""
 NO_CAP_W = 1e6
@@ -84,7 +86,10 @@ class OperatorPredictions:
     schedules: tuple[str, ...]
     """Digests of the schedules."""
     codes: tuple[str, ...]
-    """First 16 digits of the SHA-256 of the machine code."""
+    """First `CODE_DIGITS` digits of the SHA-256 of the machine code."""
+    steps: tuple[str, ...]
+    """The schedules as JSON, without their operator."""
+    structures: tuple[str, ...]
     strata: Mapping[str, int]
     """Kernels of each stratum of the rule; those of a stratum follow each other."""
     figures: Mapping[str, NDArray[np.float64]]
@@ -129,9 +134,15 @@ def collect_predictions(
         figure: np.array([float(f"{getattr(one, figure):.{DIGITS}g}") for one in predictions])
         for figure in FIGURES
     }
-    schedules, codes = (kernel.digest for kernel in kernels), (kernel.code_digest[:16] for kernel in kernels)
-    strata = Counter(kernel.stratum for kernel in kernels)
-    return OperatorPredictions(name, tuple(schedules), tuple(codes), strata, figures)
+    return OperatorPredictions(
+        name,
+        tuple(kernel.digest for kernel in kernels),
+        tuple(kernel.code_digest[:CODE_DIGITS] for kernel in kernels),
+        tuple(kernel.steps for kernel in kernels),
+        tuple(kernel.structure for kernel in kernels),
+        Counter(kernel.stratum for kernel in kernels),
+        figures,
+    )
 
 
 def write_predictions(
@@ -189,6 +200,8 @@ def _to_json(one: OperatorPredictions) -> dict[str, Any]:
         "first_by_energy": one.first_by_energy,
         "schedules": " ".join(one.schedules),
         "codes": " ".join(one.codes),
+        "steps": list(one.steps),
+        "structures": list(one.structures),
         **{name: one.figures[name].tolist() for name in FIGURES},
     }
 
@@ -196,6 +209,8 @@ def _to_json(one: OperatorPredictions) -> dict[str, Any]:
 def _from_json(data: Mapping[str, Any]) -> OperatorPredictions:
     figures = {name: np.array(data[name], dtype=np.float64) for name in FIGURES}
     schedules, codes = tuple(data["schedules"].split()), tuple(data["codes"].split())
-    if {len(schedules), *map(len, figures.values())} != {len(codes)}:
+    steps, structures = tuple(data["steps"]), tuple(data["structures"])
+    columns = schedules, steps, structures, *figures.values()
+    if {len(column) for column in columns} != {len(codes)} or sum(data["strata"].values()) != len(codes):
         raise ValueError(f"{data['name']}: its columns differ in length")
-    return OperatorPredictions(data["name"], schedules, codes, data["strata"], figures)
+    return OperatorPredictions(data["name"], schedules, codes, steps, structures, data["strata"], figures)

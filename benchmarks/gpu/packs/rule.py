@@ -63,6 +63,8 @@ class Drawn:
     """As JSON."""
     structure: str
     stratum: str
+    code: str = ""
+    """First digits of the SHA-256 of its machine code, where it is on file."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,8 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import RecordError
+from ekc.ir.hardware.target import Limits
+from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerThreads
 from tests.benchmarks.helpers import ROOT
 from tests.scripted.cuda.node import ScriptedNode
@@ -77,7 +79,8 @@ def _file(
     names = tuple(f"{n:016x}" for n in range(len(times)))
     columns = times, sustained or times, joules, times
     figures = dict(zip(FIGURES, map(np.array, columns), strict=True))
-    return OperatorPredictions("op", names, names, {rule.RANDOM: len(names)}, figures)
+    steps, structures = ("{}",) * len(names), ("s",) * len(names)
+    return OperatorPredictions("op", names, names, steps, structures, {rule.RANDOM: len(names)}, figures)
 
 
 def test_kernel_is_the_same_after_a_file() -> None:
@@ -161,6 +164,37 @@ def test_second_run_makes_the_same_pack(made: Path, capsys: pytest.CaptureFixtur
     assert "h100.json.gz: the same" in capsys.readouterr().out
     assert command.main((*words, "--seed", "1")) == 2
     assert "was begun under other conditions" in capsys.readouterr().err
+
+
+def test_another_machine_makes_the_same_pack_from_the_predictions(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Searches find other schedules there, and NVRTC gives other code at first."""
+    monkeypatch.setattr(make, "_draw_all", lambda *_: pytest.fail("drew schedules"))
+    kept, compiles = make.compile_schedule, []
+
+    def compile_otherwise(schedule: Schedule, arch: str, limits: Limits) -> CompiledKernel:
+        compiles.append(schedule.digest)
+        return replace(kept(schedule, arch, limits), cubin=b"other code")
+
+    monkeypatch.setattr(make, "compile_schedule", compile_otherwise)
+    (tmp_path / "h100.json.gz").write_bytes((made.parent / "h100.json.gz").read_bytes())
+    assert command.main((*WORDS, str(tmp_path / "tiny.pack"))) == 0
+    assert "h100.json.gz: the same" in capsys.readouterr().out
+    assert (tmp_path / "tiny.pack").read_bytes() == made.read_bytes()
+    assert len(compiles) == COUNT
+
+
+def test_code_that_does_not_come_is_counted(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filed = read_predictions(made.parent / "h100.json.gz")
+    (mine,) = filed.operators
+    changed = replace(mine, codes=("0" * 16, *mine.codes[1:]))
+    write_predictions(tmp_path / "h100.json.gz", filed.conditions, [changed])
+    monkeypatch.setattr(make, "MOST_COMPILES", 2)
+    assert command.main((*WORDS, str(tmp_path / "tiny.pack"))) == 1
+    assert f"{COUNT} of {COUNT} filed schedules, 1 with other code" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("at", [5, 60, 400, -1])
