@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -94,7 +95,9 @@ class RunningDaemon:
     def kill(self, with_guards: bool = False) -> None:
         """Kill it with -9."""
         for pid in (self.find_guards() if with_guards else []) + [self.process.pid]:
-            os.kill(pid, signal.SIGKILL)
+            # A guard ends by itself when its client does.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
@@ -127,9 +130,16 @@ class RunningDaemon:
         return Client(self, ["-c", CLIENT_SCRIPT, *words])
 
     def close(self) -> None:
+        """Kill it and its guards, which else still write to the folder."""
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            ends = []
+            for pid in self.find_guards():
+                with suppress(ProcessLookupError):
+                    ends.append(os.pidfd_open(pid))
+            self.kill(with_guards=True)
+            for end in ends:
+                select.select([end], [], [], TIMEOUT_S)
+                os.close(end)
         self._notify.close()
 
 
