@@ -9,6 +9,7 @@ does not depend on which kernel was lucky.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,6 +57,10 @@ class GroupPlan:
     """The kernels, fastest first; raises `EkcError` where there are too few."""
 
 
+class _TooFewKernels(EkcError):
+    """A group has nothing to compare."""
+
+
 @dataclass(frozen=True)
 class _Timed:
     name: str
@@ -68,14 +73,16 @@ def run(kit: Kit, budget: Budget) -> None:
     """Groups in turn, those with fewest rounds first; a row for each group, and for each slice."""
     done = {group.name: group for group in read_groups(kit.folder)}
     plans = [one for one in list_plans(kit.dry) if _count_missing_rounds(kit, done.get(one.name))]
+    plans = [one for one in plans if not _is_refused(kit, one)]
     plans.sort(key=lambda one: len(done[one.name].rounds) if one.name in done else 0)
     round_s = (MEMBERS + 1) * SLICE_PRICE_S
     good_s, least_s = (PREPARATION_S + (1 + n) * round_s for n in (GOOD_ROUNDS, LEAST_ROUNDS))
     for one, share in budget.share_time(plans, *((1.0, 0.0) if kit.dry else (good_s, least_s))):
         ends = budget.compute_left_s() - share
-        # A group that was refused, for want of kernels, is tried again: the folder may have more of them.
         try:
             _rotate_group(kit, budget, one, ends)
+        except _TooFewKernels as problem:
+            kit.folder.add_row(PART, one.name, str(problem), known=_digest_known(kit, one.item))
         except EkcError as problem:
             chosen = any(group.name == one.name for group in read_groups(kit.folder))
             facts = {"group": one.name, "kernel": "not rotated"} if chosen else {}
@@ -100,6 +107,18 @@ def list_plans(is_dry: bool) -> list[GroupPlan]:
 def plan_equals(item: Item) -> GroupPlan:
     """The group of about equally fast kernels of an operator."""
     return GroupPlan(f"{item.name}, equals", item, _choose_equals)
+
+
+def _is_refused(kit: Kit, one: GroupPlan) -> bool:
+    """Whether a group had too few kernels, and the folder has no more of them now."""
+    row = kit.folder.find_row(PART, one.name)
+    return row is not None and row.get("known") == _digest_known(kit, one.item)
+
+
+def _digest_known(kit: Kit, item: Item) -> str:
+    """Digest of the schedules that the folder has of an operator."""
+    digests = "".join(sorted(one.digest for one in _list_known_schedules(kit, item)))
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _count_missing_rounds(kit: Kit, group: Group | None) -> int:
@@ -142,7 +161,7 @@ def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
     """Choose the kernels of a group, write them and return the row."""
     members = one.choose(kit, one.item, DRY_MEMBERS if kit.dry else MEMBERS)
     if len(members) < 2:
-        raise EkcError(f"{one.name}: one kernel alone is fast, nothing to compare it with")
+        raise _TooFewKernels(f"{one.name}: one kernel alone is fast, nothing to compare it with")
     schedules = {member.name: member.schedule.to_json() for member in members}
     facts = {"short_s": {member.name: member.timing.latency_s for member in members}}
     facts["short_mhz"] = {member.name: member.timing.conditions.clock_mhz for member in members}
@@ -165,7 +184,7 @@ def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
         variants = list(list_order_variants(base, kit.device.limits))
         if variants:
             return _choose_right(kit, item, count, [("as it is", base), *variants])
-    raise EkcError(f"{item.name}: no fast schedule has another order with the same counts")
+    raise _TooFewKernels(f"{item.name}: no fast schedule has another order with the same counts")
 
 
 def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:

@@ -119,10 +119,17 @@ def test_operator_without_equally_fast_kernels_says_so(
     monkeypatch.setattr(equals.plan, "list_schedules", lambda *a: [make_naive_schedule(SMALL.op)])
     kit = Kit.open("a100", tmp_path / "out", dry=True, seed=0, set_clocks=False)
     equals.run(kit, Budget(60.0))
-    kit.close()
     (row,) = kit.folder.list_rows("equals")
     assert row["status"] == "MM 16^3 float32, equals: one kernel alone is fast, nothing to compare it with"
     assert row["status"] in equals.make_table(kit)
+    # It is tried again when other schedules are known, and not before.
+    before = len(kit.folder.rows)
+    equals.run(kit, Budget(60.0))
+    assert len(kit.folder.rows) == before
+    monkeypatch.setattr(equals.plan, "list_schedules", lambda *a: [])
+    equals.run(kit, Budget(60.0))
+    kit.close()
+    assert "no schedule is known" in equals.make_table(kit)
 
 
 def test_counters_of_every_launch_are_kept(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
