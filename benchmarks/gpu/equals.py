@@ -161,7 +161,7 @@ def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
     """Choose the kernels of a group, write them and return the row."""
     members = one.choose(kit, one.item, DRY_MEMBERS if kit.dry else MEMBERS)
     if len(members) < 2:
-        raise _TooFewKernels(f"{one.name}: one kernel alone is fast, nothing to compare it with")
+        raise _TooFewKernels("one kernel alone is fast, nothing to compare it with")
     schedules = {member.name: member.schedule.to_json() for member in members}
     facts = {"short_s": {member.name: member.timing.latency_s for member in members}}
     facts["short_mhz"] = {member.name: member.timing.conditions.clock_mhz for member in members}
@@ -184,7 +184,7 @@ def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
         variants = list(list_order_variants(base, kit.device.limits))
         if variants:
             return _choose_right(kit, item, count, [("as it is", base), *variants])
-    raise _TooFewKernels(f"{item.name}: no fast schedule has another order with the same counts")
+    raise _TooFewKernels("no fast schedule has another order with the same counts")
 
 
 def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
@@ -193,7 +193,7 @@ def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, S
     expected = ReferenceEvaluator.from_seed(item.op, DATA_SEED)
     names = {schedule.digest: name for name, schedule in named}
     timed: list[_Timed] = []
-    problem = EkcError(f"{item.name}: no schedule is known: run prepare, record, pack or tune before")
+    problem = EkcError("no schedule is known: run prepare, record, pack or tune before")
     for schedule, make in kit.compile_ahead(schedule for _, schedule in named):
         try:
             kernel = make()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.gpu.packs.compare import QUESTIONS
@@ -26,63 +26,70 @@ def format_report(rows: Sequence[Row], label: str, part: str) -> str:
 
 
 def _format_times(rows: Sequence[Row], title: str) -> str:
-    lines = []
-    for row in rows:
-        one = row["comparison"]["time"] or {}
-        lines.append(
-            (
-                row["item"],
-                str(one.get("kernels", 0)),
-                _number(one.get("fastest_s"), 1e6),
-                _number(one.get("rank")),
-                _number(one.get("prior_rank")),
-                _share(one.get("error")),
-                _share(one.get("prior_error")),
-                _share(one.get("near_error")),
-                _number(one.get("choice")),
-                _number(one.get("prior_choice")),
-            )
-        )
-    heads = ("operator", "timed", "fastest [us]", "rank", "prior's", "error", "prior's", "near the top")
-    heads += ("first choice over the fastest", "prior's")
-    return format_table(heads, lines, title)
+    figures = (
+        ("timed", lambda one: str(one.get("kernels", 0))),
+        ("fastest [us]", lambda one: _number(one.get("fastest_s"), 1e6)),
+        ("rank correlation; the prior's", lambda one: _pair(_number, one, "rank", "prior_rank")),
+        ("median error; the prior's", lambda one: _pair(_share, one, "error", "prior_error")),
+        ("median error up to 1.5 times the fastest", lambda one: _share(one.get("near_error"))),
+        (
+            "first choice over the fastest; the prior's",
+            lambda one: _pair(_number, one, "choice", "prior_choice"),
+        ),
+    )
+    return _format_figures(rows, title, "time", figures)
 
 
 def _format_energies(rows: Sequence[Row], title: str) -> str:
-    lines = []
-    for row in rows:
-        slow, one = (row["comparison"][name] or {} for name in ("sustained", "energy"))
-        lines.append(
-            (
-                row["item"],
-                str(slow.get("kernels", 0)),
-                _number(slow.get("over_short")),
-                _number(slow.get("short_rank")),
-                str(one.get("kernels", 0)),
-                f"{one.get('equal', 0)}, {_number(one.get('spread'))}",
-                f"{_number(one.get('rank'))}, {_number(one.get('time_rank'))}",
-                f"{_number(one.get('equal_rank'))}, {_number(one.get('equal_time_rank'))}",
-                f"{_share(one.get('error'))}, {_share(one.get('time_error'))}",
-                f"{_number(one.get('choice'))}, {_number(one.get('time_choice'))}",
-            )
-        )
-    heads = ("operator", "sustained", "over short", "rank of short", "joules", "equal, spread")
-    heads += (
-        "rank, time's",
-        "equal: rank, time's",
-        "error, time's",
-        "first choice over the least, fastest's",
+    sustained = (
+        ("sustained", lambda one: str(one.get("kernels", 0))),
+        ("sustained time over the short one", lambda one: _number(one.get("over_short"))),
+        ("rank correlation of short and sustained", lambda one: _number(one.get("short_rank"))),
+    )
+    energy = (
+        ("metered", lambda one: str(one.get("kernels", 0))),
+        ("rank correlation; the time's", lambda one: _pair(_number, one, "rank", "time_rank")),
+        ("median error; the time's", lambda one: _pair(_share, one, "error", "time_error")),
+        ("equal kernels", lambda one: str(one.get("equal", 0))),
+        ("equal: most over least energy", lambda one: _number(one.get("spread"))),
+        ("equal: rank; the time's", lambda one: _pair(_number, one, "equal_rank", "equal_time_rank")),
+        (
+            "first choice over the least; the fastest's",
+            lambda one: _pair(_number, one, "choice", "time_choice"),
+        ),
     )
     legend = [
-        "  equal: kernels at most 5 % slower than the fastest, and their most over least energy",
-        "  time's: of the measured time alone, for errors at the median power",
+        "  equal: kernels at most 5 % slower than the fastest",
+        "  the time's: of the measured time alone, for errors at the median power",
     ]
-    return "\n".join([format_table(heads, lines, title), *legend])
+    tables = [
+        _format_figures(rows, title, "sustained", sustained),
+        _format_figures(rows, "", "energy", energy),
+    ]
+    return "\n".join([*tables, *legend])
+
+
+def _format_figures(
+    rows: Sequence[Row], title: str, part: str, figures: Sequence[tuple[str, Callable[[Row], str]]]
+) -> str:
+    """A line for each figure, a column for each operator."""
+    lines = [(name, *(show(row["comparison"][part] or {}) for row in rows)) for name, show in figures]
+    return format_table(("", *map(_shorten_name, rows)), lines, title, label_count=1)
 
 
 def _format_answers(rows: Sequence[Row]) -> str:
     lines = [(text, *(row["answers"].get(name, "open") for row in rows)) for name, text in QUESTIONS.items()]
-    return format_table(("question", *(row["item"] for row in rows)), lines, "filed questions")
+    return format_table(("question", *map(_shorten_name, rows)), lines, "filed questions", label_count=1)
+
+
+def _shorten_name(row: Row) -> str:
+    """Name of the operator for the head of a column, without its extents."""
+    first, *rest = row["item"].split()
+    return " ".join([first, *rest[-1:]])
+
+
+def _pair(show: Callable[[float | None], str], one: Row, name: str, other: str) -> str:
+    return f"{show(one.get(name))}; {show(one.get(other))}"
 
 
 def _number(value: float | None, scale: float = 1.0) -> str:
