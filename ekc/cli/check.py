@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from ekc.devices.device import Device
     from ekc.errors import Refusal
     from ekc.ir.schedule.schedule import Schedule
+    from ekc.machine_code.executed import MachineAccess
+    from ekc.runtime.verify import LaunchCheck
 
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
 
@@ -39,8 +40,9 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     """Compile a schedule, execute its PTX on the CPU, and print what can be known without a GPU.
 
     Static facts: registers, spills, shared memory, occupancy, accesses. From the execution: findings of the
-    sanitizer, and counts of sectors, wavefronts, barriers and instructions. Of a large grid some blocks are
-    executed. Without --records or --schedule the naive schedule is checked.
+    sanitizer, counts of sectors, wavefronts, barriers and instructions, and how many accesses of the machine
+    code a warp executes, spilled registers (LDL, STL) among them. Of a large grid some blocks are executed.
+    Without --records or --schedule the naive schedule is checked.
 
     The exit status is 1 if a rule or limit refuses the schedule, the sanitizer finds something, or the result
     is wrong.
@@ -69,8 +71,8 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
         verdict = verify(found.schedule, kernel.compiled, ReferenceEvaluator.from_seed(op, DATA_SEED))
         ok = verdict.ok
         facts["executed_by"] = kernel.executed_by
-        launches = zip(_describe_launches(kernel.compiled, device), verdict.launches, strict=True)
-        facts["launches"] = [launch | {"executed": describe_execution(x)} for launch, x in launches]
+        launches = zip(kernel.compiled.launches, kernel.compiled.resources, verdict.launches, strict=True)
+        facts["launches"] = [_describe_launch(kernel.compiled, device, *each) for each in launches]
     if as_json:
         print_json(facts)
     else:
@@ -87,17 +89,40 @@ def _find_refusals(schedule: Schedule, device: Device, arch: str) -> list[Refusa
     return [r for c in iterate_checks(schedule.program, limits) if (r := c.explain()) is not None]
 
 
-def _describe_launches(compiled: CompiledKernel, device: Device) -> Iterator[dict[str, Any]]:
-    for launch, resources in zip(compiled.launches, compiled.resources, strict=True):
-        yield {
-            "name": launch.name,
-            "grid": launch.grid,
-            "block": launch.block,
-            **asdict(resources),
-            "shared_bytes": resources.shared_bytes + launch.shared_bytes,
-            "occupancy": _compute_occupancy(launch, resources, device),
-            "vector_accesses": _count_vector_accesses(compiled.ptx, launch.name),
-        }
+def _describe_launch(
+    compiled: CompiledKernel, device: Device, launch: Launch, resources: Resources, checked: LaunchCheck
+) -> dict[str, Any]:
+    return {
+        "name": launch.name,
+        "grid": launch.grid,
+        "block": launch.block,
+        **asdict(resources),
+        "shared_bytes": resources.shared_bytes + launch.shared_bytes,
+        "occupancy": _compute_occupancy(launch, resources, device),
+        "vector_accesses": _count_vector_accesses(compiled.ptx, launch.name),
+        "machine_accesses": [asdict(one) for one in _list_machine_accesses(compiled, launch, checked)],
+        "executed": describe_execution(checked),
+    }
+
+
+def _list_machine_accesses(
+    compiled: CompiledKernel, launch: Launch, checked: LaunchCheck
+) -> tuple[MachineAccess, ...]:
+    """Accesses of the machine code, executed as often as the blocks that ran executed the PTX."""
+    from math import ceil, prod
+
+    from ekc.machine_code.decode import decode_functions
+    from ekc.machine_code.executed import count_runs, list_machine_accesses
+    from ekc.ptx.constants import WARP_SIZE
+    from ekc.ptx.parser import parse_module
+
+    warps = checked.report.blocks_run * ceil(prod(launch.block) / WARP_SIZE)
+    executed = checked.report.counters.instructions.values()
+    code = decode_functions(compiled.cubin, compiled.arch)[launch.name]
+    kernel = parse_module(compiled.ptx).find_kernel(launch.name)
+    return list_machine_accesses(
+        code, count_runs(code, kernel, {one.line: one.warps / warps for one in executed})
+    )
 
 
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
@@ -146,12 +171,24 @@ def _format_launch(launch: dict[str, Any]) -> str:
         "shared": f"{launch['shared_bytes']} bytes per block",
         "occupancy": _format_occupancy(occupancy) if occupancy else "not known for this device",
         "vectors": ", ".join(f"{access} x{count}" for access, count in vectors.items()) or "none in the PTX",
+        "machine": _format_machine_accesses(launch["machine_accesses"]),
     }
     lines = [launch["name"]]
     for name, fact in (facts | format_counts(launch["executed"])).items():
         lines += textwrap.wrap(fact, TABLE_WIDTH, initial_indent=f"  {name:11}", subsequent_indent=" " * 13)
     lines += [f"  {finding['text']}" for finding in launch["executed"]["findings"]]
     return "\n".join([*lines, "", format_accesses(launch["executed"])])
+
+
+def _format_machine_accesses(accesses: list[dict[str, Any]]) -> str:
+    """Accesses of the machine code: how many a warp executes, and how many there are in the code."""
+    from ekc.tables import format_rounded
+
+    listed = [
+        f"{format_rounded(one['per_warp'], 4)} {one['name']} ({one['in_code']} in the code)"
+        for one in accesses
+    ]
+    return f"a warp executes {', '.join(listed)}"
 
 
 def _format_occupancy(occupancy: dict[str, Any]) -> str:

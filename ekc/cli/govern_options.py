@@ -117,7 +117,7 @@ _MEMORY_OPTIONS = (
 
 def check_memory_name(values: dict[str, Any]) -> str | None:
     """Name of the file of choices; None where none is kept. Raises `InvalidInput`."""
-    from ekc.governor.live.choice_name import check_name
+    from ekc.governor.live import check_name
 
     name = values["remember"]
     if name is None:

@@ -37,6 +37,11 @@ def test_check_prints_static_facts_and_counts(cli: CommandLine) -> None:
     (launch,) = cli.json("check --schedule s.json --arch sm_90")["launches"]
     assert launch["shared_bytes"] == 8 * 64 * 4
     assert launch["vector_accesses"]["st.global.v4"] == 4
+    made = {one["name"]: one for one in launch["machine_accesses"]}
+    assert made["STG.128"] == {"name": "STG.128", "in_code": 4, "per_warp": 4.0}
+    # The tile of B is filled 8 times by 128 of 256 threads, 16 bytes each.
+    assert made["STS.128"] == {"name": "STS.128", "in_code": 1, "per_warp": 4.0}
+    assert "a warp executes" in out
     assert launch["occupancy"]["warps"] <= launch["occupancy"]["of_warps"]
     counters = launch["executed"]["counters"]
     assert counters["lane_instructions"]["fma.f32"] == 64**3

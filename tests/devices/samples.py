@@ -119,14 +119,15 @@ def _panels(n: int, blocks: int, tile: int) -> tuple[Footprint, ...]:
     )
 
 
-def sgemm(n: int, arch: str = "sm_80", *, conflicts: bool = False) -> CompiledKernel:
+def sgemm(n: int, arch: str = "sm_80", *, conflicts: bool = False, blocks_per_sm: int = 1) -> CompiledKernel:
     """128x128x8 tile, 8x8 per thread, double buffered; with `conflicts` its lanes access the same banks, and
-    the result is not the product."""
+    the result is not the product. With four blocks on an SM a thread has 64 registers, and spills."""
     text = _SGEMM.replace("tx * 4]", "tx * 32 % 128 + tx / 4]") if conflicts else _SGEMM
     grid = (n // 128, n // 128, 1)
     launch = Launch(
         "sgemm", grid, (256, 1, 1), 0, ("A", "B", "C"), (4 * n * n,) * 3, _panels(n, n // 128, 128)
     )
+    text = text.replace("__launch_bounds__(256)", f"__launch_bounds__(256, {blocks_per_sm})")
     return _kernel(text, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen
+from ekc.governor.live import check_name
 from ekc.governor.live.choice_file import ChoiceFile, make_conditions
-from ekc.governor.live.choice_name import check_name
 from ekc.governor.loop import govern
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings

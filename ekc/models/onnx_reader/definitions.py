@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import Operation
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 from ekc.models.onnx_reader.state import shorten_decimal
 

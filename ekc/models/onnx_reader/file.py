@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ekc.argument_checks import check_path
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES, UnpackBudget
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.weights import Weight, read_sparse_weight, read_weight
 
 if TYPE_CHECKING:

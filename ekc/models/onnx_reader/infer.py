@@ -10,7 +10,7 @@ import numpy as np
 
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import Operation
 from ekc.models.onnx_reader.state import (
     Array,

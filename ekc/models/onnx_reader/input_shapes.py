@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.argument_checks import check_choice, check_mapping, format_value, refuse_mask
 from ekc.errors import InvalidInput
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto

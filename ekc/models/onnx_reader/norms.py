@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES
-from ekc.models.onnx_reader import contrib, elementwise, norms, pools, products, quantized, views
+from ekc.models.onnx_reader import contrib, elementwise, import_onnx, norms, pools, products, quantized, views
 from ekc.models.onnx_reader.definitions import define_by_nodes
-from ekc.models.onnx_reader.import_onnx import import_onnx
 from ekc.models.onnx_reader.infer import (
     BRANCHES,
     FOLDED_ELEMENTS,

@@ -13,7 +13,7 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.file_limits import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.weights import Weight
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_BYTES, UnpackBudget
 from ekc.host_memory import format_bytes
-from ekc.models.onnx_reader.import_onnx import import_onnx
+from ekc.models.onnx_reader import import_onnx
 
 if TYPE_CHECKING:
     from onnx import SparseTensorProto, TensorProto

@@ -137,7 +137,7 @@ def sum_instruction_counts(instruction_runs: InstructionRuns) -> InstructionCoun
     unread = _find_unread_atomics([one for one, _ in instruction_runs])
     for instruction, times in instruction_runs:
         opcode = ("red", *instruction.parts[1:]) if instruction in unread else instruction.parts
-        for kind, amount in _list_counts(instruction, opcode):
+        for kind, amount in list_counts(instruction, opcode):
             totals[kind] += times * amount
         if product := _find_product(opcode):
             name, factors, amount = product
@@ -183,7 +183,7 @@ def _refuse_jumps(kernel: KernelText) -> None:
             )
 
 
-def _list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+def list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     """(field of `InstructionCounts`, amount) of one instruction; nothing for one that is free."""
     name, kind = opcode[0], opcode[-1]
     if name == "cvta" or (name == "ld" and "param" in opcode):

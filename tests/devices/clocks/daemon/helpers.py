@@ -95,7 +95,7 @@ class RunningDaemon:
     def kill(self, with_guards: bool = False) -> None:
         """Kill it with -9."""
         for pid in (self.find_guards() if with_guards else []) + [self.process.pid]:
-            # A guard ends by itself when its client does.
+            # A guard ends when its client does.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()

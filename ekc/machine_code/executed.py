@@ -1,0 +1,239 @@
+"""How often each machine instruction runs: loops of the machine code joined with those of the PTX.
+
+The PTX says how often its loops run. ptxas writes some of them out, unrolls others, and puts what is left of
+an unrolled loop into a second one. It keeps the products, the barriers and the bytes that a trip moves. So
+loops of both are matched in their order and by the shares of these, and a loop whose trip has u times as much
+runs 1/u as often.
+
+    PTX: 64 trips of 8 multiply-adds; machine code: a loop of 32 of them, and of 3 accesses to local memory
+    -> the loop runs 16 times, and a warp accesses local memory 48 times
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekc.machine_code.decode import MachineCode
+from ekc.ptx.cfg import split_blocks
+from ekc.ptx.counting.counts import list_counts
+from ekc.ptx.module import KernelText
+
+Amounts = NDArray[np.float64]
+"""Amounts of `KEPT`, [9]."""
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "fma32": ("FFMA",),
+    "tensor": ("HMMA", "IMMA", "QMMA", "HGMMA", "IGMMA", "QGMMA"),
+    "sfu": ("MUFU",),
+    "shuffle": ("SHFL",),
+    "barrier": ("BAR",),
+    "bytes_load_global": ("LDG", "LDGSTS"),
+    "bytes_store_global": ("STG",),
+    "bytes_load_shared": ("LDS", "LDSM"),
+    "bytes_store_shared": ("STS", "LDGSTS"),
+}
+"""Kept by ptxas in a trip: field of `InstructionCounts` -> machine instructions, or bytes they move."""
+ACCESSES = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDSM", "LDL", "STL")
+"""Names of accesses to memory."""
+_SKIP_PTX, _SKIP_MACHINE, _SAME_AGAIN = 0.6, 0.9, 0.2
+"""Costs of the matching beside the distance of two loops, 0 to 1: a loop that ptxas wrote out, a loop that
+the PTX does not have, and a second loop of the same one."""
+
+
+@dataclass(eq=False)
+class _Loop:
+    """A loop of PTX or machine code, or the whole of it."""
+
+    first: int
+    last: int
+    """Blocks of the PTX, or positions of instructions; both belong to it."""
+    amounts: Amounts
+    """Work of one trip, nested loops included: of PTX as executed, of machine code as written."""
+    runs: float = 1.0
+    """Trips in all."""
+    children: list[_Loop] = field(default_factory=list)
+
+
+def count_runs(
+    code: MachineCode, kernel: KernelText, runs_by_line: Mapping[int, float]
+) -> NDArray[np.float64]:
+    """Runs of each machine instruction by a warp, [n]. `runs_by_line`: runs of each instruction of the PTX,
+    by its line; where they are means over warps, so is the result.
+
+    A guarded instruction of `KEPT` runs as often as makes the sum that of the PTX, which has a branch in the
+    place of the guard; any other guard counts as true."""
+    ptx, machine = _build_ptx_loops(kernel, runs_by_line), _build_machine_loops(code)
+    _join(ptx, machine)
+    runs = np.ones(len(code.opcodes))
+    for loop in _walk(machine):
+        runs[loop.first : loop.last + 1] = loop.runs
+    weights, is_left = _weigh(code), code.is_guarded.copy()
+    for place, names in enumerate(KEPT.values()):
+        amounts = runs * weights[:, place]
+        guarded = is_left & code.find(*names)
+        is_left &= ~guarded
+        if some := amounts[guarded].sum():
+            runs[guarded] *= np.clip((ptx.amounts[place] - amounts[~guarded].sum()) / some, 0.0, 1.0)
+    return runs
+
+
+def _walk(loop: _Loop) -> Iterable[_Loop]:
+    """The loop and all nested ones, outer ones first."""
+    yield loop
+    for child in loop.children:
+        yield from _walk(child)
+
+
+def _weigh(code: MachineCode) -> NDArray[np.float64]:
+    """Amounts of `KEPT` by instruction, [n, 9]."""
+    amounts = [
+        code.find(*names) * np.where(kept.startswith("bytes"), code.bytes_per_lane, 1)
+        for kept, names in KEPT.items()
+    ]
+    return np.stack(amounts, axis=1).astype(np.float64)
+
+
+def _build_machine_loops(code: MachineCode) -> _Loop:
+    weights = _weigh(code)
+    sums = np.concatenate([np.zeros((1, len(KEPT))), np.cumsum(weights, axis=0)])
+    return _nest([_Loop(a, b, sums[b + 1] - sums[a]) for a, b in [(0, len(weights) - 1), *code.loops]])
+
+
+def _build_ptx_loops(kernel: KernelText, runs_by_line: Mapping[int, float]) -> _Loop:
+    blocks = split_blocks(kernel)
+    runs = np.array(
+        [runs_by_line.get(b.instructions[0].line, 0.0) if b.instructions else 0.0 for b in blocks]
+    )
+    places = {kept: place for place, kept in enumerate(KEPT)}
+    executed = np.zeros((len(blocks) + 1, len(KEPT)))
+    for block, times in zip(blocks, runs, strict=True):
+        for one in block.instructions:
+            for kept, amount in list_counts(one, one.parts):
+                if kept in places:
+                    executed[block.number + 1, places[kept]] += times * amount
+    sums = np.cumsum(executed, axis=0)
+    ends: dict[int, int] = {}
+    for block in blocks:
+        for target in block.exit.targets:
+            if target <= block.number:
+                ends[target] = max(ends.get(target, 0), block.number)
+    loops = [_Loop(0, len(blocks) - 1, sums[-1])]
+    for first, last in sorted(ends.items(), key=lambda loop: (loop[0], -loop[1])):
+        if runs[first]:
+            loops.append(_Loop(first, last, (sums[last + 1] - sums[first]) / runs[first], float(runs[first])))
+    return _nest(loops)
+
+
+def _nest(loops: Sequence[_Loop]) -> _Loop:
+    """Put each loop into the smallest one around it; the first has all, outer ones come before inner ones."""
+    path = [loops[0]]
+    for loop in loops[1:]:
+        while not (path[-1].first <= loop.first and loop.last <= path[-1].last):
+            path.pop()
+        path[-1].children.append(loop)
+        path.append(loop)
+    return loops[0]
+
+
+def _join(ptx: _Loop, machine: _Loop) -> None:
+    """Set the runs of all loops inside `machine`, which is made of `ptx`."""
+    for source, copies in _match(ptx.children, machine.children):
+        if source is None:
+            # The loop around it was written out, or it is a loop of a subroutine.
+            for copy in copies:
+                copy.runs = machine.runs
+                _join(ptx, copy)
+            continue
+        factors = [_find_factor(source, copy) for copy in copies]
+        left = source.runs / ptx.runs
+        for place in sorted(range(len(copies)), key=lambda n: -factors[n]):
+            is_last = factors[place] == min(factors)
+            trips = left / factors[place] if is_last else left // factors[place]
+            left -= trips * factors[place]
+            copies[place].runs = machine.runs * trips
+            _join(source, copies[place])
+
+
+def _find_factor(source: _Loop, copy: _Loop) -> int:
+    """How many trips of the PTX one trip of the machine code has."""
+    both = (source.amounts > 0) & (copy.amounts > 0)
+    if not both.any():
+        return 1
+    most = int(np.argmax(np.where(both, source.amounts, -1.0)))
+    return max(1, round(float(copy.amounts[most] / source.amounts[most])))
+
+
+def _match(sources: Sequence[_Loop], copies: Sequence[_Loop]) -> list[tuple[_Loop | None, list[_Loop]]]:
+    """Loops of machine code by the loop of the PTX of which they are made, both in order, at least cost. A
+    step takes a loop of the PTX, one of the machine code, or both; (0, 2) is one more of the same source."""
+    costs = {(0, 0): 0.0}
+    steps: dict[tuple[int, int], tuple[int, int]] = {}
+    for i in range(len(sources) + 1):
+        for j in range(len(copies) + 1):
+            ways = {}
+            if i:
+                ways[1, 0] = costs[i - 1, j] + _SKIP_PTX
+            if j:
+                ways[0, 1] = costs[i, j - 1] + _SKIP_MACHINE
+            if i and j:
+                distance = _measure_distance(sources[i - 1].amounts, copies[j - 1].amounts)
+                ways[1, 1] = costs[i - 1, j - 1] + distance
+                ways[0, 2] = costs[i, j - 1] + distance + _SAME_AGAIN
+            if ways:
+                steps[i, j] = min(ways, key=lambda way: ways[way])
+                costs[i, j] = ways[steps[i, j]]
+    return _trace_back(sources, copies, steps)
+
+
+def _trace_back(
+    sources: Sequence[_Loop], copies: Sequence[_Loop], steps: Mapping[tuple[int, int], tuple[int, int]]
+) -> list[tuple[_Loop | None, list[_Loop]]]:
+    """The pairs that the cheapest steps make, in order."""
+    i, j = len(sources), len(copies)
+    pairs: list[tuple[_Loop | None, list[_Loop]]] = []
+    by_source: dict[int, list[_Loop]] = {}
+    while i or j:
+        step = steps[i, j]
+        if step == (0, 1):
+            pairs.append((None, [copies[j - 1]]))
+        elif step != (1, 0):
+            if i not in by_source:
+                by_source[i] = []
+                pairs.append((sources[i - 1], by_source[i]))
+            by_source[i].insert(0, copies[j - 1])
+        i, j = i - step[0], j - min(step[1], 1)
+    return pairs[::-1]
+
+
+def _measure_distance(one: Amounts, other: Amounts) -> float:
+    """Half the summed difference of the shares: 0 for loops of the same work, 1 for nothing in common."""
+    if not one.any() or not other.any():
+        return float(one.any() != other.any())
+    return 0.5 * float(np.abs(one / one.sum() - other / other.sum()).sum())
+
+
+@dataclass(frozen=True)
+class MachineAccess:
+    """Accesses to memory of one kind, as ptxas made them."""
+
+    name: str
+    """Instruction and bits of a lane, such as "LDS.128"; "LDL" and "STL" are spilled registers, and arrays
+    that a thread keeps in local memory."""
+    in_code: int
+    """Such instructions in the machine code."""
+    per_warp: float
+    """Such instructions that a warp executes, mean over the warps."""
+
+
+def list_machine_accesses(code: MachineCode, runs: NDArray[np.float64]) -> tuple[MachineAccess, ...]:
+    """The accesses of a function to memory, the most executed first. `runs`: of `count_runs`."""
+    found = []
+    for name in ACCESSES:
+        places = code.find(name)
+        for width in np.unique(code.bytes_per_lane[places]).tolist():
+            own = places & (code.bytes_per_lane == width)
+            found.append(MachineAccess(f"{name}.{8 * width}", int(own.sum()), float(runs[own].sum())))
+    return tuple(sorted(found, key=lambda one: (-one.per_warp, one.name)))
