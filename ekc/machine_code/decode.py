@@ -63,8 +63,8 @@ class MachineCode:
     @cached_property
     def loops(self) -> tuple[tuple[int, int], ...]:
         """First and last position of each loop, outer loops first. A loop reaches from the target of a
-        backward branch to the branch, as ptxas lays loops out. The branch to itself after the last instruction
-        of a function is none."""
+        backward branch to the branch, as ptxas lays loops out. The branch to itself at the end of a function
+        is none."""
         ends: dict[int, int] = {}
         for branch, target in self.targets.items():
             if target < branch:
