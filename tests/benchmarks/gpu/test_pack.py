@@ -229,6 +229,13 @@ def test_differences_from_filed_predictions_are_named(made: Path) -> None:
     other = replace(mine, codes=("0" * 16, *mine.codes[1:]), schedules=(*mine.schedules[:-1], "1" * 16))
     (line,) = command.list_differences(filed, plan, [other])
     assert line.endswith(f"{COUNT - 1} of {COUNT} filed schedules, 1 with other code")
+    turned = replace(mine, schedules=mine.schedules[::-1], codes=mine.codes[::-1])
+    assert command.list_differences(filed, plan, [turned])[0].endswith("another order")
+    for factor, expected in ((1.004, []), (1.02, ["other figures, by up to 2.0%"])):
+        joules = mine.figures["energy_j"] * np.where(np.arange(COUNT) == 3, factor, 1.0)
+        slower = replace(mine, figures=dict(mine.figures) | {"energy_j": joules})
+        lines = command.list_differences(filed, plan, [slower])
+        assert [line.split(": ")[1] for line in lines] == expected
     older = replace(filed, conditions=dict(filed.conditions) | {"nvrtc": "12.0"})
     assert "nvrtc: filed '12.0', now" in command.list_differences(older, plan, filed.operators)[0]
 
