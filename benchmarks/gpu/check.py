@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.items import CHECKED, DTYPES
@@ -15,7 +13,7 @@ from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.processes.pool import count_cores
+from ekc.processes.pool import WorkerProcesses, count_cores
 from ekc.tables import format_table
 
 MINUTES = 1.0
@@ -34,8 +32,9 @@ def run(kit: Kit, budget: Budget) -> None:
     every = list(_list_operators())[:: DRY if kit.dry else 1]
     todo = [one for one in every if kit.folder.find_row("check", one[0]) is None]
     settings = kit.device.limits, kit.device.peaks, kit.seed, POPULATION
-    # Sampling takes a core seconds per operator: far longer than the GPU needs for the samples.
-    pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"))
+    # Sampling takes a core seconds per operator: far longer than the GPU needs for the samples. The processes
+    # end with this one, also when it is killed.
+    pool = WorkerProcesses(PROCESSES)
     try:
         drawn = {
             item: pool.submit(sample_schedules, op, *settings, 2 if kit.dry else 1 + DRAWN)
@@ -44,7 +43,7 @@ def run(kit: Kit, budget: Budget) -> None:
         for item, op in budget.take_affordable(todo):
             _check(kit, item, op, drawn[item].result)
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.stop()
 
 
 def _list_operators() -> Iterator[tuple[str, Operator]]:

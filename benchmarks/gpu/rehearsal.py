@@ -5,7 +5,8 @@
 
 Each call is a process of its own. It is killed N times after a random number of measurements, and called
 again for the minutes that are left. The table has the device seconds of each call by the prices of
-`benchmarks/gpu/prices.py`. Exit status 1: a call took more than its minutes, or a row was lost or made twice.
+`benchmarks/gpu/prices.py`. Exit status 1: a call took more than its minutes, a row was lost or made twice, or
+a process outlived a killed call.
 --dry-run: with the small operators of a dry run. Nothing is executed on a GPU, and figures are simulated.
 """
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +42,8 @@ SUMMARIES = {"rule", "comparison"}
 MOST_PAYMENTS, DRY_MOST_PAYMENTS = 1000, 30
 """Measurements of a call before it is killed, at most."""
 POLL_S = 0.002
+OUTLIVE_S = 5.0
+"""Seconds after a kill in which all processes of the call must have ended."""
 LATEST_S = 0.05
 """Seconds between the measurement that a kill was drawn for and the kill, at most: it may hit a write."""
 
@@ -103,12 +108,24 @@ class Rehearsal:
             while process.poll() is None:
                 if self.clock.count_payments() >= limit:
                     time.sleep(self._random.uniform(0, LATEST_S))
-                    process.kill()
-                    return None if process.wait() < 0 else process.returncode
+                    return self._kill(part, process)
                 time.sleep(POLL_S)
         if process.returncode:
             self.faults.append(f"{part}: exit status {process.returncode}; see {log}")
         return process.returncode
+
+    def _kill(self, part: str, process: subprocess.Popen[bytes]) -> int | None:
+        """Kill a call; its exit status, None where it had not ended. Its own processes must end as well."""
+        children = list_descendants(process.pid)
+        process.kill()
+        status = process.wait()
+        ends = time.monotonic() + OUTLIVE_S
+        while (left := [pid for pid in children if is_running(pid)]) and time.monotonic() < ends:
+            time.sleep(POLL_S)
+        for pid in left:
+            self.faults.append(f"{part}: process {pid} outlived the killed call")
+            os.kill(pid, signal.SIGKILL)
+        return None if status < 0 else status
 
     def _read_text(self) -> str:
         file = self.out / ROWS
@@ -128,6 +145,24 @@ class Rehearsal:
             if row["status"] != "not run" and not SUMMARIES & row.keys()
         )
         return [f"{part}: {item} has {count} rows" for (part, item), count in rows.items() if count > 1]
+
+
+def list_descendants(pid: int) -> list[int]:
+    """Process ids of the children of a process, and of theirs."""
+    found = [
+        int(child)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in file.read_text().split()
+    ]
+    return found + [one for child in found for one in list_descendants(child)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended; one that ended may wait for its parent to be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from tests.benchmarks.gpu.test_tune import SMALL
 from tests.benchmarks.helpers import ROOT
 
 CHILD = """
-import json, mmap, pathlib, struct, sys, time
+import json, mmap, pathlib, struct, subprocess, sys, time
 clock, part, out = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
 file = open(clock, "r+b")
 memory = mmap.mmap(file.fileno(), 16)
@@ -27,6 +27,8 @@ text = rows.read_text() if rows.exists() else ""
 done = 0 if FAULT == "twice" else text.count("\\n")
 if FAULT == "lost":
     rows.write_text("")
+if FAULT == "outlived":
+    subprocess.Popen(["sleep", "60"])
 for item in range(done, 12):
     time.sleep(0.03)
     seconds, payments = struct.unpack("dd", memory[:])
@@ -51,6 +53,19 @@ def test_killed_call_goes_on_and_faults_are_found(
     assert [*visit.faults, *visit.find_repeated_rows()][:1] == found
     # A kill hits before or after the row of the metering that it was drawn for.
     assert fault or played.device_s == pytest.approx(12 * 3.2, abs=3.3)
+
+
+def test_process_that_outlives_a_killed_call_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "MOST_PAYMENTS", 6)
+    monkeypatch.setattr(rehearsal, "OUTLIVE_S", 0.2)
+    monkeypatch.setattr(rehearsal, "CHILD", (sys.executable, "-c", f"FAULT = 'outlived'{CHILD}"))
+    visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ())
+    assert visit.play("tune", 9.0).killed == 1
+    (fault,) = visit.faults
+    assert fault.endswith("outlived the killed call")
+    assert not rehearsal.is_running(int(fault.split()[2]))
 
 
 def test_call_beyond_its_minutes_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
