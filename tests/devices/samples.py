@@ -127,7 +127,8 @@ def sgemm(n: int, arch: str = "sm_80", *, conflicts: bool = False, blocks_per_sm
     launch = Launch(
         "sgemm", grid, (256, 1, 1), 0, ("A", "B", "C"), (4 * n * n,) * 3, _panels(n, n // 128, 128)
     )
-    text = text.replace("__launch_bounds__(256)", f"__launch_bounds__(256, {blocks_per_sm})")
+    if blocks_per_sm > 1:
+        text = text.replace("__launch_bounds__(256)", f"__launch_bounds__(256, {blocks_per_sm})")
     return _kernel(text, n, arch, launch, 2.0 * n**3, 12.0 * n * n)
 
 
