@@ -1,6 +1,6 @@
 """Instructions of a CUBIN, decoded array at a time: what each does, how much it moves, where it branches.
 
-From sm_75 to sm_121 an instruction has 128 bits. The lowest nine say what it does, the next three where its
+From sm_75 to sm_120 an instruction has 128 bits. The lowest nine say what it does, the next three where its
 operands are. Beside the operands there are the predicate that guards it (bits 12 to 15), the width of an
 access (73 to 75) and, from bit 105 on, how the hardware schedules it: cycles until the next instruction, and
 barriers that it sets and waits for. NVIDIA documents none of that. It was read in what nvdisasm 13.5 prints
@@ -36,7 +36,7 @@ NAMES = {
     _LDSM: "LDSM", 0x189: "SHFL", 0x11D: "BAR", BRANCH: "BRA", EXIT: "EXIT",
 }  # fmt: skip
 """Lowest nine bits of an instruction -> its name, of those that are counted here. The same from sm_75 to
-sm_121."""
+sm_120."""
 WIDTHS = (1, 1, 2, 2, 4, 8, 16, 16)
 """Bytes of a lane by bits 73 to 75: U8, S8, U16, S16, 32, 64, 128 bits. A matrix load has the logarithm of
 its registers in bits 72 and 73, an asynchronous copy from sm_100 on that of its words in bits 74 and 75."""
