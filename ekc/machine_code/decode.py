@@ -4,7 +4,7 @@ From sm_75 to sm_120 an instruction has 128 bits. The lowest nine say what it do
 operands are. Beside the operands there are the predicate that guards it (bits 12 to 15), the width of an
 access (73 to 75) and, from bit 105 on, how the hardware schedules it: cycles until the next instruction, and
 barriers that it sets and waits for. NVIDIA documents none of that. It was read in what nvdisasm 13.5 prints
-of 28,000 to 416,000 instructions of each of six architectures; a test holds the decoder against nvdisasm.
+of 19,000 to 416,000 instructions of each of six architectures; a test holds the decoder against nvdisasm.
 
 nvdisasm itself takes 0.3 s of CPU for a kernel however small, this a millisecond.
 """
