@@ -112,7 +112,7 @@ def plan_equals(item: Item) -> GroupPlan:
 def _is_refused(kit: Kit, one: GroupPlan) -> bool:
     """Whether a group had too few kernels, and the folder has no more of them now."""
     row = kit.folder.find_row(PART, one.name)
-    return row is not None and row.get("known") == _digest_known(kit, one.item)
+    return row is not None and "known" in row and row["known"] == _digest_known(kit, one.item)
 
 
 def _digest_known(kit: Kit, item: Item) -> str:

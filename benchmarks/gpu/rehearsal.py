@@ -158,7 +158,7 @@ def list_descendants(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and has not ended; one that ended may wait for its parent to be told."""
+    """Whether a process runs. One that ended stays listed until its parent asks for its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -24,7 +24,7 @@ from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import AddressProbe
 from ekc.emulator.plan import LaunchPlan
 from ekc.ptx.address_slice import slice_addresses
-from ekc.ptx.cfg import Block
+from ekc.ptx.cfg import Block, find_loop_ranges
 from ekc.ptx.parser import parse_module
 
 LOOP_TRIPS = 2
@@ -123,14 +123,8 @@ class _LoopExit:
 
 
 def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
-    """Block -> innermost loop that its branch may leave.
-
-    A loop is the range of blocks between a backward branch and its target, as compilers lay loops out."""
-    ends: dict[int, int] = {}
-    for one in blocks:
-        for target in one.exit.targets:
-            if target <= one.number:
-                ends[target] = max(ends.get(target, 0), one.number)
+    """Block -> innermost loop that its branch may leave."""
+    ends = dict(find_loop_ranges((one.number, target) for one in blocks for target in one.exit.targets))
     exits = {}
     for one in blocks:
         if one.exit.kind != "branch":

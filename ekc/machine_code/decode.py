@@ -6,7 +6,7 @@ access (73 to 75) and, from bit 105 on, how the hardware schedules it: cycles un
 barriers that it sets and waits for. NVIDIA documents none of that. It was read in what nvdisasm 13.5 prints
 of 19,000 to 416,000 instructions of each of six architectures; a test holds the decoder against nvdisasm.
 
-nvdisasm itself takes 0.3 s of CPU for a kernel however small, this a millisecond.
+nvdisasm takes 0.3 s of CPU for the smallest kernel, which a search could not pay for each of its trials.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
+from ekc.ptx.cfg import find_loop_ranges
 
 INSTRUCTION_BYTES = 16
 _OPCODE_BITS, _GUARD_SHIFT, _NO_GUARD = 9, 12, 7
@@ -27,16 +28,15 @@ _HOPPER, _BLACKWELL = 90, 100
 _SECTION_HEADER = "<IIQQQQIIQQ"
 _TEXT = ".text."
 
-BRANCH, EXIT = 0x147, 0x14D
-_LDSM, _LDGSTS = 0x03B, 0x1AE
+_BRANCH, _LDSM, _LDGSTS = 0x147, 0x03B, 0x1AE
 NAMES = {
-    0x023: "FFMA", 0x021: "FADD", 0x020: "FMUL", 0x108: "MUFU",
-    0x037: "IMMA", 0x03C: "HMMA", 0x03F: "QMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1F3: "QGMMA",
+    0x023: "FFMA", 0x108: "MUFU",
+    0x037: "IMMA", 0x03C: "HMMA", 0x07A: "QMMA", 0x1F0: "HGMMA", 0x1F1: "IGMMA", 0x1F3: "QGMMA",
+    0x180: "LD", 0x185: "ST", 0x18D: "ATOMS", 0x18E: "RED", 0x1A6: "REDG", 0x1A8: "ATOMG", 0x1A9: "ATOMG",
     0x181: "LDG", 0x186: "STG", _LDGSTS: "LDGSTS", 0x183: "LDL", 0x187: "STL", 0x184: "LDS", 0x188: "STS",
-    _LDSM: "LDSM", 0x189: "SHFL", 0x11D: "BAR", BRANCH: "BRA", EXIT: "EXIT",
+    _LDSM: "LDSM", 0x189: "SHFL", 0x11D: "BAR", _BRANCH: "BRA",
 }  # fmt: skip
-"""Lowest nine bits of an instruction -> its name, of those that are counted here. The same from sm_75 to
-sm_120."""
+"""Lowest nine bits of an instruction -> its name, of those that are counted, from sm_75 to sm_120."""
 WIDTHS = (1, 1, 2, 2, 4, 8, 16, 16)
 """Bytes of a lane by bits 73 to 75: U8, S8, U16, S16, 32, 64, 128 bits. A matrix load has the logarithm of
 its registers in bits 72 and 73, an asynchronous copy from sm_100 on that of its words in bits 74 and 75."""
@@ -62,14 +62,10 @@ class MachineCode:
 
     @cached_property
     def loops(self) -> tuple[tuple[int, int], ...]:
-        """First and last position of each loop, outer loops first. A loop reaches from the target of a
-        backward branch to the branch, as ptxas lays loops out. The branch to itself at the end of a function
-        is none."""
-        ends: dict[int, int] = {}
-        for branch, target in self.targets.items():
-            if target < branch:
-                ends[target] = max(ends.get(target, 0), branch)
-        return tuple(sorted(ends.items(), key=lambda loop: (loop[0], -loop[1])))
+        """First and last position of each loop, outer loops first. The branch to itself at the end of a
+        function is none."""
+        edges = ((branch, target) for branch, target in self.targets.items() if target != branch)
+        return tuple(find_loop_ranges(edges))
 
 
 def decode_functions(cubin: bytes, arch: str) -> dict[str, MachineCode]:
@@ -88,7 +84,7 @@ def decode(code: bytes, generation: int) -> MachineCode:
     if generation >= _BLACKWELL:
         widths = np.where(opcodes == _LDGSTS, 4 << ((high >> 10) & 3).astype(np.int64), widths)
     find_target = _find_target_of_hopper if generation >= _HOPPER else _find_target
-    branches = np.flatnonzero(opcodes == BRANCH).tolist()
+    branches = np.flatnonzero(opcodes == _BRANCH).tolist()
     targets = {at: at + 1 + find_target(int(low[at]), int(high[at])) for at in branches}
     return MachineCode(opcodes, widths, ((low >> _GUARD_SHIFT) & 7) != _NO_GUARD, targets)
 

@@ -1,9 +1,8 @@
 """How often each machine instruction runs: loops of the machine code joined with those of the PTX.
 
-The PTX says how often its loops run. ptxas writes some of them out, unrolls others, and puts what is left of
-an unrolled loop into a second one. It keeps the products, the barriers and the bytes that a trip moves. So
-loops of both are matched in their order and by the shares of these, and a loop whose trip has u times as much
-runs 1/u as often.
+The PTX says how often its loops run. ptxas writes some of them out and unrolls others. It keeps the products,
+the barriers and the bytes that a trip moves. So loops of both are matched in their order and by the shares of
+these, and a loop whose trip has u times as much work runs 1/u as often.
 
     PTX: 64 trips of 8 multiply-adds; machine code: a loop of 32 of them, and of 3 accesses to local memory
     -> the loop runs 16 times, and a warp accesses local memory 48 times
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.machine_code.decode import MachineCode
-from ekc.ptx.cfg import split_blocks
+from ekc.ptx.cfg import find_loop_ranges, split_blocks
 from ekc.ptx.counting.counts import list_counts
 from ekc.ptx.module import KernelText
 
@@ -36,11 +35,13 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "bytes_store_shared": ("STS", "LDGSTS"),
 }
 """Kept by ptxas in a trip: field of `InstructionCounts` -> machine instructions, or bytes they move."""
-ACCESSES = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDSM", "LDL", "STL")
-"""Names of accesses to memory."""
-_SKIP_PTX, _SKIP_MACHINE, _SAME_AGAIN = 0.6, 0.9, 0.2
-"""Costs of the matching beside the distance of two loops, 0 to 1: a loop that ptxas wrote out, a loop that
-the PTX does not have, and a second loop of the same one."""
+ACCESSES = ("LDG", "STG", "LDGSTS", "LDS", "STS", "LDSM", "LDL", "STL", "LD", "ST")
+"""Names of accesses to memory that move a width of bytes; LD and ST go through generic pointers."""
+ATOMICS = ("RED", "REDG", "ATOMG", "ATOMS")
+"""Names of atomics, with and without a result. The code has their type where accesses have their width."""
+_SKIP_PTX, _SKIP_MACHINE = 0.6, 0.9
+"""Costs of the matching beside the distance of two loops, 0 to 1: of a loop that ptxas wrote out, and of a
+loop that the PTX does not have."""
 
 
 @dataclass(eq=False)
@@ -65,12 +66,13 @@ def count_runs(
 
     A guarded instruction of `KEPT` runs as often as makes the sum that of the PTX, which has a branch in the
     place of the guard; any other guard counts as true."""
-    ptx, machine = _build_ptx_loops(kernel, runs_by_line), _build_machine_loops(code)
+    weights = _weigh(code)
+    ptx, machine = _build_ptx_loops(kernel, runs_by_line), _build_machine_loops(code, weights)
     _join(ptx, machine)
     runs = np.ones(len(code.opcodes))
     for loop in _walk(machine):
         runs[loop.first : loop.last + 1] = loop.runs
-    weights, is_left = _weigh(code), code.is_guarded.copy()
+    is_left = code.is_guarded.copy()
     for place, names in enumerate(KEPT.values()):
         amounts = runs * weights[:, place]
         guarded = is_left & code.find(*names)
@@ -96,8 +98,7 @@ def _weigh(code: MachineCode) -> NDArray[np.float64]:
     return np.stack(amounts, axis=1).astype(np.float64)
 
 
-def _build_machine_loops(code: MachineCode) -> _Loop:
-    weights = _weigh(code)
+def _build_machine_loops(code: MachineCode, weights: NDArray[np.float64]) -> _Loop:
     sums = np.concatenate([np.zeros((1, len(KEPT))), np.cumsum(weights, axis=0)])
     return _nest([_Loop(a, b, sums[b + 1] - sums[a]) for a, b in [(0, len(weights) - 1), *code.loops]])
 
@@ -115,13 +116,8 @@ def _build_ptx_loops(kernel: KernelText, runs_by_line: Mapping[int, float]) -> _
                 if kept in places:
                     executed[block.number + 1, places[kept]] += times * amount
     sums = np.cumsum(executed, axis=0)
-    ends: dict[int, int] = {}
-    for block in blocks:
-        for target in block.exit.targets:
-            if target <= block.number:
-                ends[target] = max(ends.get(target, 0), block.number)
     loops = [_Loop(0, len(blocks) - 1, sums[-1])]
-    for first, last in sorted(ends.items(), key=lambda loop: (loop[0], -loop[1])):
+    for first, last in find_loop_ranges((b.number, target) for b in blocks for target in b.exit.targets):
         if runs[first]:
             loops.append(_Loop(first, last, (sums[last + 1] - sums[first]) / runs[first], float(runs[first])))
     return _nest(loops)
@@ -140,21 +136,14 @@ def _nest(loops: Sequence[_Loop]) -> _Loop:
 
 def _join(ptx: _Loop, machine: _Loop) -> None:
     """Set the runs of all loops inside `machine`, which is made of `ptx`."""
-    for source, copies in _match(ptx.children, machine.children):
+    for source, copy in _match(ptx.children, machine.children):
         if source is None:
-            # The loop around it was written out, or it is a loop of a subroutine.
-            for copy in copies:
-                copy.runs = machine.runs
-                _join(ptx, copy)
-            continue
-        factors = [_find_factor(source, copy) for copy in copies]
-        left = source.runs / ptx.runs
-        for place in sorted(range(len(copies)), key=lambda n: -factors[n]):
-            is_last = factors[place] == min(factors)
-            trips = left / factors[place] if is_last else left // factors[place]
-            left -= trips * factors[place]
-            copies[place].runs = machine.runs * trips
-            _join(source, copies[place])
+            # ptxas wrote out the loop of the PTX around it, or it is a loop of a subroutine.
+            copy.runs = machine.runs
+            _join(ptx, copy)
+        else:
+            copy.runs = machine.runs * source.runs / ptx.runs / _find_factor(source, copy)
+            _join(source, copy)
 
 
 def _find_factor(source: _Loop, copy: _Loop) -> int:
@@ -166,9 +155,8 @@ def _find_factor(source: _Loop, copy: _Loop) -> int:
     return max(1, round(float(copy.amounts[most] / source.amounts[most])))
 
 
-def _match(sources: Sequence[_Loop], copies: Sequence[_Loop]) -> list[tuple[_Loop | None, list[_Loop]]]:
-    """Loops of machine code by the loop of the PTX of which they are made, both in order, at least cost. A
-    step takes a loop of the PTX, one of the machine code, or both; (0, 2) is one more of the same source."""
+def _match(sources: Sequence[_Loop], copies: Sequence[_Loop]) -> list[tuple[_Loop | None, _Loop]]:
+    """Each loop of machine code with the loop of the PTX that it comes from, both in order, at least cost."""
     costs = {(0, 0): 0.0}
     steps: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(len(sources) + 1):
@@ -181,30 +169,16 @@ def _match(sources: Sequence[_Loop], copies: Sequence[_Loop]) -> list[tuple[_Loo
             if i and j:
                 distance = _measure_distance(sources[i - 1].amounts, copies[j - 1].amounts)
                 ways[1, 1] = costs[i - 1, j - 1] + distance
-                ways[0, 2] = costs[i, j - 1] + distance + _SAME_AGAIN
             if ways:
                 steps[i, j] = min(ways, key=lambda way: ways[way])
                 costs[i, j] = ways[steps[i, j]]
-    return _trace_back(sources, copies, steps)
-
-
-def _trace_back(
-    sources: Sequence[_Loop], copies: Sequence[_Loop], steps: Mapping[tuple[int, int], tuple[int, int]]
-) -> list[tuple[_Loop | None, list[_Loop]]]:
-    """The pairs that the cheapest steps make, in order."""
+    pairs: list[tuple[_Loop | None, _Loop]] = []
     i, j = len(sources), len(copies)
-    pairs: list[tuple[_Loop | None, list[_Loop]]] = []
-    by_source: dict[int, list[_Loop]] = {}
     while i or j:
         step = steps[i, j]
-        if step == (0, 1):
-            pairs.append((None, [copies[j - 1]]))
-        elif step != (1, 0):
-            if i not in by_source:
-                by_source[i] = []
-                pairs.append((sources[i - 1], by_source[i]))
-            by_source[i].insert(0, copies[j - 1])
-        i, j = i - step[0], j - min(step[1], 1)
+        if step[1]:
+            pairs.append((sources[i - 1] if step[0] else None, copies[j - 1]))
+        i, j = i - step[0], j - step[1]
     return pairs[::-1]
 
 
@@ -220,8 +194,8 @@ class MachineAccess:
     """Accesses to memory of one kind, as ptxas made them."""
 
     name: str
-    """Instruction and bits of a lane, such as "LDS.128"; "LDL" and "STL" are spilled registers, and arrays
-    that a thread keeps in local memory."""
+    """Instruction and bits of a lane, such as "LDS.128", or an atomic, such as "RED". "LDL.32" and "STL.32"
+    are spilled registers, and arrays that a thread keeps in local memory."""
     in_code: int
     """Such instructions in the machine code."""
     per_warp: float
@@ -231,9 +205,10 @@ class MachineAccess:
 def list_machine_accesses(code: MachineCode, runs: NDArray[np.float64]) -> tuple[MachineAccess, ...]:
     """The accesses of a function to memory, the most executed first. `runs`: of `count_runs`."""
     found = []
-    for name in ACCESSES:
+    for name in (*ACCESSES, *ATOMICS):
         places = code.find(name)
-        for width in np.unique(code.bytes_per_lane[places]).tolist():
-            own = places & (code.bytes_per_lane == width)
-            found.append(MachineAccess(f"{name}.{8 * width}", int(own.sum()), float(runs[own].sum())))
+        widths = code.bytes_per_lane * np.isin(name, ACCESSES)
+        for width in np.unique(widths[places]).tolist():
+            own, label = places & (widths == width), f"{name}.{8 * width}" if width else name
+            found.append(MachineAccess(label, int(own.sum()), float(runs[own].sum())))
     return tuple(sorted(found, key=lambda one: (-one.per_warp, one.name)))

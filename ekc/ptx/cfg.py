@@ -80,6 +80,16 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
     return components[::-1]
 
 
+def find_loop_ranges(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """First and last node of each loop, outer loops first. A loop reaches from the target of a backward edge
+    (source, target) to its source, as compilers lay loops out."""
+    ends: dict[int, int] = {}
+    for source, target in edges:
+        if target <= source:
+            ends[target] = max(ends.get(target, 0), source)
+    return sorted(ends.items(), key=lambda loop: (loop[0], -loop[1]))
+
+
 WARPGROUP_SIZE = 4 * WARP_SIZE
 """Threads of a warpgroup: four warps."""
 _WARP_WIDE_ROOTS = (

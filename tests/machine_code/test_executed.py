@@ -83,16 +83,26 @@ def test_spills_in_and_around_a_loop(arch: str, blocks: int) -> None:
     assert inside > 0
 
 
-def test_unrolled_loop_and_its_rest_run_as_often_as_the_source_says() -> None:
-    """ptxas unrolls a short loop, and leaves a loop for what is over."""
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_loop_that_ptxas_unrolls_runs_less_often(arch: str) -> None:
     text = """extern "C" __global__ void k(const float* in, float* out) { float s = 0.0f;
-        #pragma unroll 1
-        for (int i = 0; i < 1003; ++i) s += in[i * 32 + threadIdx.x] * 1.5f;
+        for (int i = 0; i < 300; ++i) s += in[i * 32 + threadIdx.x] * s;
         out[threadIdx.x] = s; }"""
-    for arch in ("sm_80", "sm_90"):
-        code, runs = count(text, "k", arch)
-        assert runs[code.find("LDG")].sum() == pytest.approx(1003)
-        assert runs[code.find("FFMA")].sum() == pytest.approx(1003)
+    code, runs = count(text, "k", arch)
+    in_ptx = nvrtc.compile(text, arch).ptx.count("ld.global")
+    loads = code.find("LDG")
+    assert loads.sum() > in_ptx
+    assert runs[loads].sum() == runs[code.find("FFMA")].sum() == pytest.approx(300)
+
+
+def test_atomics_are_listed() -> None:
+    text = """extern "C" __global__ void k(const float* in, float* out, int* n) {
+        #pragma unroll 1
+        for (int i = 0; i < 9; ++i) atomicAdd(out + threadIdx.x, in[i]);
+        out[64 + atomicAdd(n, 1)] = 1.0f; }"""
+    for arch, name in (("sm_80", "RED"), ("sm_90", "REDG")):
+        found = {one.name: one.per_warp for one in list_machine_accesses(*count(text, "k", arch))}
+        assert (found[name], found["ATOMG"]) == (9.0, 1.0)
 
 
 def test_guards_are_true_as_often_as_branches_of_the_ptx() -> None:

@@ -4,8 +4,9 @@
 
 1,000 kernels of each of four operators by the rule in `benchmarks/gpu/packs/rule.py`. A run that was stopped
 goes on where it was, when it is started again. Where predictions are on file, the pack has their schedules,
-and the new predictions are compared with them; delete the file to draw anew. Where there are none, the rule
-draws, and they are written. Those of a pack with --small, --count or --seed lie beside it. Status 1: the
+and the new predictions are compared with those on file. Delete the file to draw other schedules. Where there
+is no file, the rule draws the schedules, and the file is written. That of a pack with --small, --count or
+--seed lies beside the pack. Status 1: the
 kernels or figures differ from those on file.
 """
 

@@ -4,7 +4,7 @@ The device follows its models exactly (no residual), at the highest clock of the
 the time of a short measurement, before the power cap acts; the time that can be sustained under the cap; the
 energy of a call then; and the time by the analytic prior, the trivial predictor. One small file of gzip holds
 them with the schedules, the digests of schedules and machine code, the first choices, and a SHA-256 over all
-of it. The same pack is made from it anywhere; see `make.py`.
+of it. Any machine makes the same pack from the file; see `make.py`.
 """
 
 from __future__ import annotations
