@@ -6,8 +6,7 @@
 goes on where it was, when it is started again. Where predictions are on file, the pack has their schedules,
 and the new predictions are compared with those on file. Delete the file to draw other schedules. Where there
 is no file, the rule draws the schedules, and the file is written. That of a pack with --small, --count or
---seed lies beside the pack. Status 1: the
-kernels or figures differ from those on file.
+--seed lies beside the pack. Status 1: the kernels or figures differ from those on file.
 """
 
 from __future__ import annotations
