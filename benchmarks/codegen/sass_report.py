@@ -42,6 +42,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import compute_occupancy
+from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module
 from ekc.search.data.options import TuneOptions
@@ -159,7 +160,8 @@ def _measure_spare(kernel: CompiledKernel, number: int) -> dict[str, float]:
     """Per request of the worst instruction in a loop."""
     launch = kernel.launches[number]
     text = parse_module(kernel.ptx).find_kernel(launch.name)
-    often = {one.line: times for one, times in list_instruction_runs(text)}
+    threads = Threads(launch.grid, launch.block)
+    often = {one.line: times for one, times in list_instruction_runs(text, threads)}
     found = measure_memory_efficiency(
         kernel.ptx,
         launch.name,

@@ -8,18 +8,19 @@ from typing import Any
 
 from ekc.codegen import nvrtc
 from ekc.codegen.cache import compile_cached
-from ekc.codegen.compiled import CompiledKernel, Footprint, Launch
+from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.codegen.emit.copies import format_declaration
 from ekc.codegen.emit.device_functions import build_device_functions
 from ekc.codegen.emit.mma import format_lane_lines
 from ekc.codegen.emit.names import count_dynamic_shared_bytes, format_index_lines, format_shared_declarations
 from ekc.codegen.emit.nodes import build_node_texts
 from ekc.codegen.emit.scope import Scope
+from ekc.codegen.footprints import list_footprints
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
 from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads, find_global_writes
+from ekc.ir.lowering.memory_access import find_global_reads
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
@@ -118,21 +119,6 @@ def _make_launch(kernel: LaunchTree, name: str) -> Launch:
 def _list_arguments(kernel: LaunchTree) -> tuple[str, ...]:
     """The tensors a kernel reads, in order of appearance, and the one it writes."""
     return (*find_global_reads(kernel.nest), kernel.nest.output.name)
-
-
-def list_footprints(kernel: LaunchTree) -> tuple[Footprint, ...]:
-    """The footprint of a block in each global tensor that a launch reads or writes."""
-    nest = kernel.nest
-    reads = [(tensor, "load", forms) for tensor, forms in find_global_reads(nest).items()]
-    footprints = []
-    write_kind = "atomic" if nest.is_atomic else "store"
-    for tensor, kind, forms in (*reads, (nest.output.name, write_kind, find_global_writes(nest))):
-        spec = kernel.tensors[tensor]
-        block_bytes = min(float(count_block_elements(forms, nest)) * spec.dtype.bytes, float(spec.bytes))
-        used = {name for read in forms for form in read for name in form.find_variables()}
-        loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
-        footprints.append(Footprint(tensor, kind, spec.bytes, block_bytes, loops))
-    return tuple(footprints)
 
 
 def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ekc.emulator import launch
 from ekc.errors import EkcError
 from ekc.machine_code.decode import MachineCode, decode_functions
 from ekc.machine_code.executed import count_runs, list_machine_accesses
+from ekc.ptx.counting.branch_slice import ONE_WARP, Threads
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module
 from ekc.search.space.space import Space
@@ -47,7 +48,7 @@ def count(source: str, name: str, arch: str) -> tuple[MachineCode, np.ndarray]:
     output = nvrtc.compile(source, arch)
     kernel = parse_module(output.ptx).find_kernel(name)
     code = decode_functions(output.cubin, arch)[name]
-    runs = {one.line: times for one, times in list_instruction_runs(kernel)}
+    runs = {one.line: times for one, times in list_instruction_runs(kernel, ONE_WARP)}
     return code, count_runs(code, kernel, runs)
 
 
@@ -72,7 +73,7 @@ def test_spills_in_and_around_a_loop(arch: str, blocks: int) -> None:
     kernel = samples.sgemm(1024, arch, blocks_per_sm=blocks)
     code = decode_functions(kernel.cubin, arch)["sgemm"]
     parsed = parse_module(kernel.ptx).find_kernel("sgemm")
-    runs = count_runs(code, parsed, {one.line: n for one, n in list_instruction_runs(parsed)})
+    runs = count_runs(code, parsed, {one.line: n for one, n in list_instruction_runs(parsed, ONE_WARP)})
     spills = np.flatnonzero(code.find("LDL", "STL"))
     ((first, last),) = code.loops
     inside = np.count_nonzero((first <= spills) & (spills <= last))
@@ -135,7 +136,7 @@ def test_products_of_drawn_schedules_are_those_of_the_ptx() -> None:
         codes = decode_functions(kernel.cubin, "sm_80")
         for one_launch in kernel.launches:
             parsed = parse_module(kernel.ptx).find_kernel(one_launch.name)
-            listed = list_instruction_runs(parsed)
+            listed = list_instruction_runs(parsed, Threads(one_launch.grid, one_launch.block))
             runs = count_runs(codes[one_launch.name], parsed, {one.line: n for one, n in listed})
             products = sum(n for one, n in listed if one.parts[0] == "fma")
             assert runs[codes[one_launch.name].find("FFMA")].sum() == pytest.approx(products, rel=0.01)

@@ -21,7 +21,7 @@ from ekc.codegen.compiled import CompiledKernel, Footprint, Launch
 from ekc.devices.simulated.launch_counts import (
     LAUNCH_PROFILES,
     LaunchProfile,
-    profile_foreign_launch,
+    profile_launch,
     sample_blocks,
 )
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
@@ -82,7 +82,7 @@ def count_foreign_launch(ptx: str, start: ForeignLaunch) -> tuple[Launch, Launch
         footprints=_find_footprints(ptx, start, execution, sizes),
         scalars=tuple((name, value) for name, value in start.arguments.items() if not sizes[name]),
     )
-    return launch, profile_foreign_launch(ptx, start, execution.runs)
+    return launch, profile_launch(ptx, start, execution.runs)
 
 
 def _find_footprints(

@@ -11,17 +11,18 @@ The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.specs import Capability
-from ekc.emulator.access_survey import AccessProfile, AccessSurvey, survey_accesses
+from ekc.emulator.access_survey import AccessProfile, survey_accesses
 from ekc.emulator.block_execution import ForeignLaunch
 from ekc.emulator.paged_memory import BlankArray
 from ekc.ptx.address_slice import find_tile_loads
+from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import (
     InstructionCounts,
     InstructionRuns,
@@ -148,24 +149,21 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 
 
 def _profile_launch(ptx: str, launch: Launch) -> LaunchProfile:
-    instruction_runs = list_instruction_runs(parse_module(ptx).find_kernel(launch.name))
-    arrays = {
-        name: BlankArray(size) for name, size in zip(launch.arguments, launch.argument_bytes, strict=True)
-    }
-    start = ForeignLaunch(launch.name, launch.grid, launch.block, arrays, launch.shared_bytes)
-    survey = _survey_launch(ptx, start)
-    shares = {touch.line: touch.warp_share for touch in survey.profiles}
-    warp_runs = {one.line: runs * shares.get(one.line, 1.0) for one, runs in instruction_runs}
-    return _make_profile(ptx, start, survey, instruction_runs, warp_runs)
+    sizes = zip(launch.arguments, launch.argument_bytes, strict=True)
+    arguments = {name: BlankArray(size) for name, size in sizes} | dict(launch.scalars)
+    start = ForeignLaunch(launch.name, launch.grid, launch.block, arguments, launch.shared_bytes)
+    kernel = parse_module(ptx).find_kernel(launch.name)
+    return profile_launch(ptx, start, list_instruction_runs(kernel, sample_threads(start)))
 
 
-def profile_foreign_launch(ptx: str, launch: ForeignLaunch, runs: InstructionRuns) -> LaunchProfile:
-    """The profile of a launch that ekc did not generate, from the runs of its instructions in some blocks."""
-    return _make_profile(ptx, launch, _survey_launch(ptx, launch), runs, {one.line: n for one, n in runs})
+def sample_threads(launch: ForeignLaunch) -> Threads:
+    """The threads of `sample_blocks`."""
+    return Threads(launch.grid, launch.block, tuple(sample_blocks(launch)), tuple(launch.arguments.values()))
 
 
-def _survey_launch(ptx: str, launch: ForeignLaunch) -> AccessSurvey:
-    return survey_accesses(
+def profile_launch(ptx: str, launch: ForeignLaunch, runs: InstructionRuns) -> LaunchProfile:
+    """The profile of a launch of any kernel, from the runs of its instructions in some blocks."""
+    survey = survey_accesses(
         ptx,
         launch.kernel_name,
         grid=launch.grid,
@@ -174,6 +172,18 @@ def _survey_launch(ptx: str, launch: ForeignLaunch) -> AccessSurvey:
         dynamic_shared=launch.shared_bytes,
         blocks=sample_blocks(launch),
     )
+    runs_by_line = {one.line: times for one, times in runs}
+    copies = frozenset(one.line for one, _ in runs if one.parts[:2] == ("cp", "async"))
+    tile_loads = find_tile_loads(parse_module(ptx).find_kernel(launch.kernel_name))
+    groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
+    for touch in survey.profiles:
+        if touch.space in ("global", "shared"):
+            key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
+            use = (touch.line in copies, touch.line in tile_loads)
+            pattern = (*use, touch.sectors, touch.wavefronts)
+            groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
+    accesses = tuple(_make_access_group(launch, group, copies, tile_loads) for group in groups.values())
+    return LaunchProfile(sum_instruction_counts(runs), accesses, survey.live_lines)
 
 
 def sample_blocks(launch: ForeignLaunch) -> Sequence[int]:
@@ -184,27 +194,6 @@ def sample_blocks(launch: ForeignLaunch) -> Sequence[int]:
     if number == total:
         return range(total)
     return list(map(int, np.random.default_rng(0).choice(total, number, replace=False)))
-
-
-def _make_profile(
-    ptx: str,
-    launch: ForeignLaunch,
-    survey: AccessSurvey,
-    instruction_runs: InstructionRuns,
-    warp_runs_by_line: Mapping[int, float],
-) -> LaunchProfile:
-    """`warp_runs_by_line`: runs of an access, mean over all warps."""
-    copies = frozenset(one.line for one, _ in instruction_runs if one.parts[:2] == ("cp", "async"))
-    tile_loads = find_tile_loads(parse_module(ptx).find_kernel(launch.kernel_name))
-    groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
-    for touch in survey.profiles:
-        if touch.space in ("global", "shared"):
-            key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
-            use = (touch.line in copies, touch.line in tile_loads)
-            pattern = (*use, touch.sectors, touch.wavefronts)
-            groups.setdefault((*key, *pattern), []).append((touch, warp_runs_by_line[touch.line]))
-    accesses = tuple(_make_access_group(launch, group, copies, tile_loads) for group in groups.values())
-    return LaunchProfile(sum_instruction_counts(instruction_runs), accesses, survey.live_lines)
 
 
 def _classify_access(touch: AccessProfile) -> str:

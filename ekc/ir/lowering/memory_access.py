@@ -133,21 +133,33 @@ def find_global_writes(nest: Nest) -> IndexForms:
 
 def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
     """Distinct elements that one block accesses of a tensor (see `count_distinct_elements`)."""
-    inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
-    extents = nest.extents | nest.fused_reduction_extents
-    try:
-        region = find_region(index_forms, inner, extents, nest.axis_by_loop)
+    region = find_block_region(index_forms, nest)
+    if region is not None:
         count = region.size if region.view is None else count_distinct_elements(region)
         return np.asanyarray(count, dtype=np.float64)
+    inner, extents = _find_inner_loops(nest)
+    total = np.zeros(())
+    for read in index_forms:
+        points = np.ones(())
+        for form in read:
+            points = points * _bound_index_width(form, inner, extents)
+        total = total + points
+    return total
+
+
+def find_block_region(index_forms: IndexForms, nest: Nest) -> Region | None:
+    """The part of a tensor that one block accesses; None where it is no box. No staging copies it, so that is
+    no error."""
+    try:
+        return find_region(index_forms, *_find_inner_loops(nest), nest.axis_by_loop)
     except ScheduleError:
-        # No staging copies this box, so it is not an error; each read has its own bound.
-        total = np.zeros(())
-        for read in index_forms:
-            points = np.ones(())
-            for form in read:
-                points = points * _bound_index_width(form, inner, extents)
-            total = total + points
-        return total
+        return None
+
+
+def _find_inner_loops(nest: Nest) -> tuple[frozenset[str], dict[str, Extent]]:
+    """Loops that run within a block, and the extents of all loops."""
+    inner = frozenset((*(x.name for x in nest.loops if not x.is_block), *nest.fused_reduction_extents))
+    return inner, nest.extents | nest.fused_reduction_extents
 
 
 def _bound_index_width(form: AffineForm, inner_loops: frozenset[str], extents: Mapping[str, Extent]) -> Any:

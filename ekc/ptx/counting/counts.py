@@ -1,4 +1,4 @@
-"""Instructions of each kind that one thread executes, counted from the PTX text alone."""
+"""Instructions of each kind that a launch executes, counted from its PTX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from ekc.errors import EkcError
 from ekc.ptx.cfg import WARPGROUP_SIZE, split_blocks
 from ekc.ptx.constants import WARP_SIZE
-from ekc.ptx.counting.trip_counts import count_block_runs
+from ekc.ptx.counting.block_runs import count_block_runs
+from ekc.ptx.counting.branch_slice import ONE_WARP, Threads
 from ekc.ptx.module import Immediate, Instruction, KernelText, Register, Vector, list_registers
 from ekc.ptx.parser import parse_module
 
@@ -46,7 +47,7 @@ _FLOAT_OPCODES = {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg",
 
 @dataclass(frozen=True)
 class InstructionCounts:
-    """Executed PTX instructions of one thread, and the bytes its accesses move."""
+    """Executed PTX instructions of a warp, each counted once, and the bytes that accesses of a lane move."""
 
     fma32: float = 0.0
     """FP32 multiply-adds; a packed `f32x2` counts two."""
@@ -87,7 +88,7 @@ class InstructionCounts:
     branch: float = 0.0
     other: float = 0.0
     async_groups: float = 0.0
-    """Groups of asynchronous copies that the thread commits."""
+    """Groups of asynchronous copies that are committed."""
     async_waits: float = 0.0
     """Waits for groups of asynchronous copies."""
     async_left: float = 0.0
@@ -108,25 +109,24 @@ class InstructionCounts:
     """Waits for products of the warpgroup."""
 
 
-def count_instructions(ptx: str, kernel: str) -> InstructionCounts:
-    """Count what one thread of `kernel` executes: an upper estimate, exact without run-time branches.
+def count_instructions(ptx: str, kernel: str, threads: Threads = ONE_WARP) -> InstructionCounts:
+    """Count what a warp of `kernel` executes, mean over the warps of these threads.
 
-    Loops count by their trip counts. Code behind a branch within a loop counts in the trips where it
-    runs, if the loop's counter alone decides that (`if (k + 1 < N)`). Code under any other forward
-    branch or a guard counts as executed, and so do both sides of an if. `mov`, `cvta` and `ld.param`
-    are free: ptxas coalesces copies, folds constants and reads special registers once. Any other PTX
-    instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or moves it out
-    of a loop. An atomic counts as a load and a store, and so does a `cp.async`. An atomic whose result is
-    not read waits for nothing, and counts as a store.
+    Branches on the numbers of the thread and the block, on counters of loops and on parameters count as they
+    go. A branch on data in memory counts both ways, and an instruction under a guard counts as executed.
+    `mov`, `cvta` and `ld.param` are free: ptxas coalesces copies, folds constants and reads special registers
+    once. Any other PTX instruction counts one, even where ptxas makes several of it (`div.rn`, `sqrt.rn`) or
+    moves it out of a loop. An atomic counts as a load and a store, and so does a `cp.async`. An atomic whose
+    result is not read waits for nothing, and counts as a store.
 
-    Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop without a constant
-    trip count (naming label and line), for a call and for an indirect branch.
+    Raises `InvalidInput` if there is no such kernel; `EkcError` for a loop whose trips depend on data in
+    memory (naming label and line), for a call and for an indirect branch.
     """
-    return sum_instruction_counts(list_instruction_runs(parse_module(ptx).find_kernel(kernel)))
+    return sum_instruction_counts(list_instruction_runs(parse_module(ptx).find_kernel(kernel), threads))
 
 
 InstructionRuns = tuple[tuple[Instruction, float], ...]
-"""Instructions of a kernel, each with its runs per thread."""
+"""Instructions of a kernel, each with its runs by a warp."""
 
 
 def sum_instruction_counts(instruction_runs: InstructionRuns) -> InstructionCounts:
@@ -163,13 +163,12 @@ def _find_unread_atomics(instructions: Sequence[Instruction]) -> frozenset[Instr
     )
 
 
-def list_instruction_runs(kernel: KernelText) -> InstructionRuns:
-    """Every instruction of `kernel` with its runs per thread; rules and errors as of `count_instructions`."""
+def list_instruction_runs(kernel: KernelText, threads: Threads) -> InstructionRuns:
+    """Every instruction of `kernel` with its runs by a warp; rules and errors as of `count_instructions`."""
     _refuse_jumps(kernel)
     if not kernel.code:
         return ()
-    blocks = split_blocks(kernel)
-    runs = zip(blocks, count_block_runs(kernel.name, blocks), strict=True)
+    runs = zip(split_blocks(kernel), count_block_runs(kernel, threads), strict=True)
     return tuple((one, times) for block, times in runs for one in block.instructions)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ekc.ir.operators as o
-from ekc.codegen.generate import list_footprints
+from ekc.codegen.footprints import list_footprints
 from ekc.devices.simulated import memory_traffic
 from ekc.devices.simulated.specs import A100
 from ekc.ir.analysis.analysis import analyse_program
