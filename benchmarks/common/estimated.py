@@ -63,7 +63,10 @@ def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfi
         bytes_load_global=_count_bytes(accesses, "load") / warps,
         **memory,
     )
-    return launch, _estimate_resources(one, figures), LaunchProfile(counts, accesses, _count_live_lines(one))
+    resources = _estimate_resources(one, figures)
+    spills = (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0
+    local = spills * max(a.trip_count for a in accesses)
+    return launch, resources, LaunchProfile(counts, accesses, _count_live_lines(one), local)
 
 
 @cache

@@ -1,8 +1,7 @@
 """Events of one launch on the hardware, counted from the compiled kernel.
 
-Arithmetic, barriers and accesses come from the PTX and the PTX machine (`launch_counts.py`), spills from
-ptxas. Only the footprints come from the schedule: the part of each tensor that a block touches, for the reuse
-in L2.
+All but the footprints is counted from the kernel alone (`launch_counts.py`). The footprints, the part of each
+tensor that a block touches, come from the schedule where there is one; they give the reuse in L2.
 """
 
 from __future__ import annotations
@@ -135,9 +134,8 @@ def count_events(
     # An asynchronous copy takes the issue slot of its load, and its data pass no register.
     by_hand = [one for one in on_chip if not one.is_async]
     in_registers = [one for one in profile.accesses if one.space == "global" and not one.is_async]
-    hottest = max((one.trip_count for one in profile.accesses), default=1.0)
     operands = warps * counts.bytes_group / LINE_BYTES
-    local = warps * (counts.local_accesses + _count_spills(resources) * hottest)
+    local = warps * profile.local_requests
     return Events(
         **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
         **_count_loads(profile, occupancy.warps_per_block),
@@ -246,7 +244,7 @@ def _count_loads(profile: LaunchProfile, warps: int) -> dict[str, float]:
     return {
         "direct_load_rounds": _count_load_rounds(direct_loads, warps, DIRECT_WORDS_IN_FLIGHT),
         "tile_load_rounds": _count_load_rounds(tile_loads, warps, TILE_WORDS_IN_FLIGHT),
-        "tile_load_trips": min((one.trip_count for one in tile_loads), default=0.0),
+        "tile_load_trips": _count_tile_trips(tile_loads),
     }
 
 
@@ -258,13 +256,24 @@ def _unroll_load(load: AccessGroup, counts: InstructionCounts) -> AccessGroup:
 
 
 def _count_load_rounds(loads: Sequence[AccessGroup], warps: int, words_in_flight: float) -> float:
-    """Times that one warp waits for loads: once a trip, or more often where the loads of a trip have more
-    words than are in flight at a time."""
-    words_by_trips: dict[float, float] = {}
+    """Times that one warp waits for loads: once a trip of a loop, or more often where the loads of a trip
+    have more words than are in flight at a time."""
+    rounds = 0.0
+    for loop in {one.loop for one in loads}:
+        own = [one for one in loads if one.loop == loop]
+        trips = max(one.trip_count for one in own)
+        words = sum(one.requests * one.bytes_per_lane for one in own) / (4 * warps * trips)
+        rounds += trips * ceil(round(words / words_in_flight, 6))
+    return rounds
+
+
+def _count_tile_trips(loads: Sequence[AccessGroup]) -> float:
+    """Times that one warp fills a tile: trips of the loads of the tensor with the fewest. The first tile may
+    be loaded before the loop that loads the others."""
+    most = {one.tensor: 0.0 for one in loads}
     for one in loads:
-        words = one.requests * one.bytes_per_lane / 4 / (warps * one.trip_count)
-        words_by_trips[one.trip_count] = words_by_trips.get(one.trip_count, 0.0) + words
-    return sum(trips * ceil(words / words_in_flight) for trips, words in words_by_trips.items())
+        most[one.tensor] = max(most[one.tensor], one.trip_count)
+    return min(most.values(), default=0.0)
 
 
 def _count_tiles_ahead(counts: InstructionCounts) -> float:
@@ -275,8 +284,3 @@ def _count_tiles_ahead(counts: InstructionCounts) -> float:
         return 0.0
     groups = counts.async_left / counts.async_waits + (counts.async_groups > counts.async_waits)
     return float(groups / max(1.0, counts.async_groups // counts.async_waits))
-
-
-def _count_spills(resources: Resources) -> float:
-    """Spill instructions per pass over the code: ptxas reports bytes, each instruction moves 4."""
-    return (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0

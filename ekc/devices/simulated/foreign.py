@@ -1,4 +1,5 @@
-"""Kernels that ekc did not generate, for simulated devices: compiled by NVRTC, counted from their PTX alone.
+"""Kernels that ekc did not generate, for simulated devices: compiled by NVRTC, counted from
+their PTX and machine code alone.
 
     source = "extern \"C\" __global__ void scale(float* x, int n) { ... }"
     start = ForeignLaunch("scale", (512, 1, 1), (256, 1, 1), {"x": BlankArray(4 << 20), "n": 1 << 20})
@@ -28,6 +29,7 @@ from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
 from ekc.emulator.block_execution import BlockExecution, ForeignLaunch, execute_blocks, trace_block_loops
 from ekc.emulator.paged_memory import PagedSource
 from ekc.errors import InvalidInput
+from ekc.machine_code.decode import decode_functions
 
 
 def compile_foreign_kernel(
@@ -49,7 +51,7 @@ def compile_foreign_kernel(
         if one.kernel_name not in output.resources:
             names = ", ".join(output.resources) or "none"
             raise InvalidInput(f"launches: no kernel {one.kernel_name!r} in this text; kernels are {names}")
-    counted = [count_foreign_launch(output.ptx, one) for one in launches]
+    counted = [count_foreign_launch(output.ptx, output.cubin, arch, one) for one in launches]
     footprints = [footprint for launch, _ in counted for footprint in launch.footprints]
     return CompiledKernel(
         name=name or launches[0].kernel_name,
@@ -68,7 +70,9 @@ def compile_foreign_kernel(
     )
 
 
-def count_foreign_launch(ptx: str, start: ForeignLaunch) -> tuple[Launch, LaunchProfile]:
+def count_foreign_launch(
+    ptx: str, cubin: bytes, arch: str, start: ForeignLaunch
+) -> tuple[Launch, LaunchProfile]:
     """A launch with the footprints of its blocks, and what it executes, from a few executed blocks."""
     execution = execute_blocks(ptx, start, sample_blocks(start))
     sizes = {name: _count_bytes(value) for name, value in start.arguments.items()}
@@ -82,7 +86,8 @@ def count_foreign_launch(ptx: str, start: ForeignLaunch) -> tuple[Launch, Launch
         footprints=_find_footprints(ptx, start, execution, sizes),
         scalars=tuple((name, value) for name, value in start.arguments.items() if not sizes[name]),
     )
-    return launch, profile_launch(ptx, start, execution.runs)
+    code = decode_functions(cubin, arch)[start.kernel_name]
+    return launch, profile_launch(ptx, code, start, execution.runs)
 
 
 def _find_footprints(
