@@ -108,11 +108,9 @@ def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
     text = generate(made, UNBOUNDED)
     source = text.source
     for tensor, alignment in zip("BA", compute_alignments(one), strict=True):
-        source = re.sub(
-            rf"__shared__ __align__\(16\)( float {tensor}_shared\[)",
-            rf"__shared__ __align__({alignment})\1",
-            source,
-        )
+        source = _limit_alignment(source, tensor, alignment)
+    # CLBlast leaves this loop to the compiler.
+    source = re.sub(r"#pragma unroll 1\n( +for \(int k_1 )", r"\1", source)
     if one.sa:
         source = _replace_copy(
             source, "B", _format_copied_element(one, one.mwg, one.mdima, one.vwm, one.strm)
@@ -122,6 +120,22 @@ def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
             source, "A", _format_copied_element(one, one.nwg, one.ndimb, one.vwn, one.strn)
         )
     return assemble_kernel(made, GeneratedSource(source, text.launches), compile_cached(source, arch))
+
+
+def _limit_alignment(source: str, tensor: str, alignment: int) -> str:
+    """The text with a tile at a place that the compiler only knows to be a multiple of so many bytes.
+
+    An attribute is not enough: ptxas places the tile itself, and joins loads of neighbours as it knows the
+    place. The number of the block along z is 0, which no compiler knows."""
+    if alignment >= 16:
+        return source
+    return re.sub(
+        rf"__shared__ __align__\(16\) float {tensor}_shared\[(\d+)\]\[(\d+)\];",
+        rf"__shared__ __align__(16) float {tensor}_place[\1 * \2];\n"
+        rf"    float (* const {tensor}_shared)[\2] = "
+        rf"reinterpret_cast<float (*)[\2]>({tensor}_place + {alignment // 4} * blockIdx.z);",
+        source,
+    )
 
 
 def _replace_copy(source: str, tensor: str, element: str) -> str:

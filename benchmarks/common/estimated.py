@@ -8,7 +8,6 @@ which only a compiler can count, are estimated; `simulator/fidelity.py` prints t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,10 +17,19 @@ from benchmarks.common import clblast
 from benchmarks.common.clblast import WIDEST, Xgemm
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
+from ekc.devices.simulated.estimated_path import (
+    DIRECT_WORDS_IN_FLIGHT,
+    TILE_WORDS_IN_FLIGHT,
+    estimate_exposed_share,
+    estimate_load_rounds,
+    estimate_path_cycles,
+    unroll_trips,
+)
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.emulator.counters import count_sectors, count_wavefronts
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
+from ekc.machine_code.counts import MachineCounts
 from ekc.ptx.counting.counts import InstructionCounts
 
 WARP, LINE, SECTOR_BYTES = 32, 128, 32
@@ -47,7 +55,7 @@ SPILLED_BYTES = 6.8
 def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfile]:
     """Launch, resources and executed work of a configuration; `ScheduleError` where it breaks a rule."""
     launch, figures = _analyse_schedule(one.without_copy_shape(), side)
-    accesses = tuple(_make_accesses(one, side))
+    accesses = tuple(access for access, _ in _make_accesses(one, side))
     warps = -(-one.threads // WARP)
     memory = {
         f"{kind}_{space}": sum(a.requests for a in accesses if (a.space, a.kind) == (space, kind)) / warps
@@ -57,16 +65,54 @@ def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfi
     steps = figures["loop_steps"] / warps
     counts = InstructionCounts(
         fma32=figures["fma"] / one.threads,
-        int_ops=INTEGER_PER_ACCESS * sum(memory.values()) + INTEGER_PER_STEP * steps,
         branch=steps,
         barrier=figures["barriers"],
         bytes_load_global=_count_bytes(accesses, "load") / warps,
         **memory,
     )
     resources = _estimate_resources(one, figures)
-    spills = (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0
-    local = spills * max(a.trip_count for a in accesses)
-    return launch, resources, LaunchProfile(counts, accesses, _count_live_lines(one), local)
+    machine = _estimate_machine_code(one, side, counts, resources)
+    return launch, resources, LaunchProfile(counts, accesses, _count_live_lines(one), machine)
+
+
+def _estimate_machine_code(
+    one: Xgemm, side: int, counts: InstructionCounts, resources: Resources
+) -> MachineCounts:
+    """What ptxas would make of the configuration."""
+    warps = -(-one.threads // WARP)
+    loads = [(a, t) for a, t in _make_accesses(one, side) if (a.space, a.kind) == ("global", "load")]
+    shared = {"A": one.sb, "B": one.sa}
+    rounds, tiles = 0.0, [trips for access, trips in loads if shared[access.tensor]]
+    for is_tile, in_flight in ((0, DIRECT_WORDS_IN_FLIGHT), (1, TILE_WORDS_IN_FLIGHT)):
+        words_by_trips: dict[float, float] = {}
+        for access, trips in loads:
+            if shared[access.tensor] == is_tile:
+                together = trips if is_tile else float(unroll_trips(trips, counts.fma32))
+                words = access.requests * access.bytes_per_lane / (4 * warps)
+                words_by_trips[together] = words_by_trips.get(together, 0.0) + words
+        waits = sum(float(estimate_load_rounds(w, t, in_flight)) for t, w in words_by_trips.items())
+        share = estimate_exposed_share(min(tiles), counts.barrier, 0.0) if is_tile and tiles else 1.0
+        rounds += waits * float(share)
+    memory = counts.load_global + counts.store_global + counts.load_shared + counts.store_shared
+    integers = INTEGER_PER_ACCESS * memory + INTEGER_PER_STEP * counts.branch
+    spills = (resources.spill_store_bytes + resources.spill_load_bytes) / 4.0 * side / one.kwi
+    path = estimate_path_cycles(
+        registers=resources.registers,
+        floats=counts.fma32,
+        others=integers + 0.5 * counts.branch,
+        products=0.0,
+        shared_requests=counts.load_shared + counts.store_shared,
+        local_requests=spills,
+        load_rounds=rounds,
+    )
+    return MachineCounts(
+        instructions=counts.fma32 + integers + memory + spills + counts.branch + counts.barrier,
+        integers=integers,
+        integer_products=0.0,
+        bank_conflicts=0.0,
+        local_requests=spills,
+        path_cycles=tuple(path.tolist()),
+    )
 
 
 @cache
@@ -103,7 +149,7 @@ def count_accesses(one: Xgemm, side: int) -> dict[str, float]:
     """Quantities of the analysis that CLBlast's own order of copying and alignment of tiles change."""
     blocks = float(side // one.mwg * (side // one.nwg))
     total = dict.fromkeys(ACCESS_QUANTITIES, 0.0)
-    for access in _make_accesses(one, side):
+    for access, _ in _make_accesses(one, side):
         requests, prefix = blocks * access.requests, f"total_{access.space}_{access.kind}_"
         total[prefix + "requests"] += requests
         total["total_one_pass_requests"] += requests * max(0.0, 2.0 - access.wavefronts)
@@ -138,7 +184,8 @@ def _count_live_lines(one: Xgemm) -> float:
     return words * 4 / LINE
 
 
-def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
+def _make_accesses(one: Xgemm, side: int) -> Iterator[tuple[AccessGroup, float]]:
+    """Accesses of a block, each with the trips of the loop around it."""
     warps = -(-one.threads // WARP)
     thread = np.arange(min(WARP, one.threads))
     x, y = thread % one.mdimc, thread // one.mdimc
@@ -156,15 +203,8 @@ def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
         else:
             places = [number * own + s for s in starts]
         times = warps * float(side) * len(places)
-        yield _make_access(
-            "" if shared else tensor,
-            "shared" if shared else "global",
-            "load",
-            joined,
-            places,
-            times,
-            trips,
-        )
+        place = ("", "shared") if shared else (tensor, "global")
+        yield _make_access(*place, "load", joined, places, times), trips
         if shared:
             elements = [
                 clblast.compute_copied_elements(one, group, across, vector, strided, r, thread)
@@ -173,17 +213,17 @@ def _make_accesses(one: Xgemm, side: int) -> Iterator[AccessGroup]:
             copies = side / one.kwg
             rows = [e // group * side + e % group for e in elements]
             times = warps * copies * len(elements)
-            yield replace(_make_access(tensor, "global", "load", width, rows, times, copies), fills_tile=True)
+            yield _make_access(tensor, "global", "load", width, rows, times), copies
             # Neighbours that a thread copies in turn are stored together where the tile is aligned for it.
             together = 1 if strided else min(group // across, aligned // 4) // width
             rounds_along = one.kwg * across // one.threads
             first = [e for r, e in enumerate(elements) if r // rounds_along % together == 0]
             times = warps * copies * len(first)
-            yield _make_access("", "shared", "store", width * together, first, times, copies)
+            yield _make_access("", "shared", "store", width * together, first, times), copies
     width = min(one.vwm, WIDEST)
     row = y * (min(one.vwn, WIDEST) if one.strn else one.nwg // one.ndimc)
     places = [row * side + x * (width if one.strm else one.mwg // one.mdimc)]
-    yield _make_access("C", "global", "store", width, places, warps * float(one.thread_tile // width), 1.0)
+    yield _make_access("C", "global", "store", width, places, warps * float(one.thread_tile // width)), 1.0
 
 
 def _make_access(
@@ -193,7 +233,6 @@ def _make_access(
     width: int,
     places: list[NDArray[np.int64]],
     times: float,
-    trips: float,
 ) -> AccessGroup:
     """An access of `width` floats at several `places` (floats, one for each lane of a warp)."""
     warp, size = np.zeros(len(places[0]), np.int64), 4 * width
@@ -202,4 +241,4 @@ def _make_access(
     if space == "global":
         passes = [max(p, width, len(np.unique(q // LINE))) for p, q in zip(passes, found, strict=True)]
     asked = [count_sectors(place, warp, size) if space == "global" else 0 for place in found]
-    return AccessGroup(tensor, space, kind, size, times, float(np.mean(asked)), float(np.mean(passes)), trips)
+    return AccessGroup(tensor, space, kind, size, times, float(np.mean(asked)), float(np.mean(passes)))

@@ -50,10 +50,8 @@ class AccessProfile:
     argument_number: int | None
     """Number of the argument whose array it touches (global)."""
     bytes_per_lane: int
-    warp_share: float
-    """Share of the warps that ever run the instruction, 0 to 1."""
     requests: float
-    """Requests per run by such a warp; below 1 where a guard is false for whole warps."""
+    """Requests per run by a warp; below 1 where a guard is false for whole warps."""
     sectors: float
     """32-byte sectors per request (global)."""
     wavefronts: float
@@ -216,8 +214,6 @@ class AddressTrace(Batch):
         self.notes.warps_per_block = self.geometry.warps_per_block
         self.loop_exits = _find_loop_exits(decoded.blocks)
         self.visits = [0] * len(decoded.blocks)
-        self.reached_warps = np.zeros((len(decoded.blocks), len(self.warp_starts)), np.bool_)
-        self.masked_runs = [0] * len(decoded.blocks)
 
     def _charge_budget(self, block: Block) -> None:
         super()._charge_budget(block)
@@ -228,18 +224,6 @@ class AddressTrace(Batch):
         if loop_exit is not None and self.visits[loop_exit.header] >= LOOP_TRIPS:
             return np.full(self.all_lanes.size, loop_exit.leaves_when_taken)
         return super()._evaluate_branch(block)
-
-    def _exit_block(self, block: Block, mask: Any) -> None:
-        if mask is not None:
-            warps = np.logical_or.reduceat(mask, self.warp_starts)
-            self.reached_warps[block.number] |= warps
-            self.masked_runs[block.number] += int(np.count_nonzero(warps))
-        super()._exit_block(block, mask)
-
-    def measure_warp_share(self, number: int) -> float:
-        """Share of the warps that ever ran a block, 0 to 1."""
-        together = self.warp_runs[number] > self.masked_runs[number]
-        return 1.0 if together else float(self.reached_warps[number].mean())
 
 
 def _profile_accesses(trace: AddressTrace) -> list[AccessProfile]:
@@ -272,7 +256,6 @@ def _profile_access(trace: AddressTrace, sites: list[Site], block: int) -> Acces
         is_atomic=one.action == "atom",
         argument_number=trace.plan.find_argument(address) if space == "global" else None,
         bytes_per_lane=one.bytes_per_lane,
-        warp_share=trace.measure_warp_share(block),
         requests=requests / trace.warp_runs[block],
         sectors=sum(access.sectors[site.number] for site in sites) / requests,
         wavefronts=sum(passes[site.number] for site in sites) / requests,

@@ -8,8 +8,6 @@ count of the basic blocks, so that a block can be followed to its end.
 `count_used_bytes` counts the bytes of a register up to the last one that an instruction reads. NVRTC joins
 loads of bytes and halves into words and splits them again by a few instructions (`mov`, `cvt`, `and`, `shl`).
 Only these are followed; any other reader counts as a reader of the whole register.
-
-`find_tile_loads` finds the loads that fill a tile of shared memory.
 """
 
 from __future__ import annotations
@@ -339,27 +337,3 @@ _BYTE_COUNTERS: Mapping[str, Callable[[Instruction, Readers], int]] = {
     "and": _count_and_bytes,
     "shl": _count_shl_bytes,
 }
-
-
-_MOVING_OPERATIONS = frozenset(["mov", "cvt", "prmt", "selp", "and", "or", "shl", "shr", "bfe", "bfi"])
-"""Operations that only move, choose or repack the bytes of a value."""
-
-
-def find_tile_loads(kernel: KernelText) -> frozenset[int]:
-    """Lines of the loads from global memory whose values are stored to shared memory, perhaps repacked."""
-    readers = kernel.readers_by_register
-    loads = [one for one in kernel.code if one.parts[0] == "ld" and "global" in one.parts]
-    return frozenset(one.line for one in loads if _reaches_shared_store(one, readers))
-
-
-def _reaches_shared_store(load: Instruction, readers: Readers) -> bool:
-    pending, seen = list(load.writes), set(load.writes)
-    while pending:
-        for reader in readers.get(pending.pop(), ()):
-            if reader.parts[0] == "st" and "shared" in reader.parts:
-                return True
-            if reader.parts[0] in _MOVING_OPERATIONS:
-                new = set(reader.writes) - seen
-                seen |= new
-                pending += new
-    return False

@@ -1,9 +1,9 @@
 """The prior of a real GPU whose data sheet is known: the model of the simulator on estimated events.
 
 `events.py` counts the events of a launch from the compiled kernel. Here they come from the analysis of the
-schedule, for a whole population at once, and nothing is compiled. Integer instructions and spills, which only
-a compiler can count, are estimated. A schedule with several launches counts as one launch with the work of
-all and the grid of the one with most arithmetic.
+schedule, for a whole population at once, and nothing is compiled. Integer instructions, spills and the path
+of a warp, which only a compiler can tell, are estimated. A schedule with several launches counts as one
+launch with the work of all and the grid of the one with most arithmetic.
 
 No simulated device may use this prior: it would know the law that it is asked to find.
 `benchmarks/cost_model/analytic.py` compares it with recordings.
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import Prior, Quantities
 from ekc.devices.simulated import power
-from ekc.devices.simulated.events import (
+from ekc.devices.simulated.estimated_path import (
     DIRECT_WORDS_IN_FLIGHT,
-    MAX_UNROLLED_TRIPS,
     TILE_WORDS_IN_FLIGHT,
-    UNROLLED_OPERATIONS,
-    Events,
+    estimate_exposed_share,
+    estimate_load_rounds,
+    estimate_path_cycles,
+    unroll_trips,
 )
+from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.latency import compute_launch_seconds, estimate_latency
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
 from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SECTOR_BYTES, SimulatedTraffic
@@ -72,6 +74,7 @@ def estimate_events(spec: GpuSpec, quantities: Quantities) -> tuple[Events, Occu
     }
     requests = figures["traffic"].requests + figures["shared_requests"]
     figures |= _estimate_instructions(spec, quantities, requests)
+    figures |= _estimate_machine_code(quantities, figures)
     resident: dict[str, Any] = {"blocks": quantities["resident_blocks"], "warps_per_block": warps_per_block}
     return Events(**figures), Occupancy(**resident, limited_by="")
 
@@ -83,7 +86,7 @@ def _estimate_instructions(spec: GpuSpec, q: Quantities, requests: Array) -> dic
     none = np.zeros(len(requests))
     return {
         "fma32": q["total_operations"],
-        **dict.fromkeys(("fp32", "fp16", "sfu", "rounded_divisions", "pack", "other"), none),
+        **dict.fromkeys(("fp32", "fp16", "sfu", "pack", "other", "integer_products", "bank_conflicts"), none),
         "tensor": products + group_products,
         "tensor_fp16_equivalent_flops": PRODUCT_FLOPS * (products + group_share * group_products),
         "tensor_energy_equivalent_flops": PRODUCT_FLOPS * (products + group_products),
@@ -152,9 +155,6 @@ def _estimate_waits(q: Quantities) -> dict[str, Any]:
     """Waits of one warp."""
     tiles_ahead = np.where(q["copy_waits"] > 0, np.maximum(q["pipeline"] - 1.0, 0.0), 0.0)
     return {
-        "direct_load_rounds": _count_rounds(q, "direct", DIRECT_WORDS_IN_FLIGHT),
-        "tile_load_rounds": _count_rounds(q, "tile", TILE_WORDS_IN_FLIGHT),
-        "tile_load_trips": q["tile_load_trips"],
         "tile_waits": q["copy_waits"],
         "tiles_ahead": tiles_ahead,
         "group_waits": q["group_waits"],
@@ -162,13 +162,27 @@ def _estimate_waits(q: Quantities) -> dict[str, Any]:
     }
 
 
-def _count_rounds(q: Quantities, kind: str, words_in_flight: float) -> Array:
-    """Times that one warp waits for loads: once a trip, or more often where the loads of a trip have more
-    words than are in flight at a time."""
-    words, trips = q[f"{kind}_load_words"], np.maximum(q[f"{kind}_load_trips"], 1.0)
-    if kind == "direct":
-        # ptxas unrolls loops with a small body, and the loads of these trips are in flight together.
-        operations = q["total_operations"] / (q["blocks"] * np.ceil(q["threads"] / WARP_SIZE)) / trips
-        together = np.minimum(UNROLLED_OPERATIONS / np.maximum(operations, 1.0), MAX_UNROLLED_TRIPS)
-        trips = trips / 2.0 ** np.floor(np.log2(np.clip(together, 1.0, trips)))
-    return np.where(words > 0, trips * np.ceil(words / trips / words_in_flight), 0.0)
+def _estimate_machine_code(q: Quantities, figures: dict[str, Any]) -> dict[str, Any]:
+    """What a compiled kernel has its machine code for; `figures`: the other events."""
+    warps = q["blocks"] * figures["warps_per_block"]
+    products = figures["tensor"] - figures["group_products"]
+    others = figures["int_ops"] + figures["convert"]
+    memory = figures["shared_requests"] + figures["local_requests"] + figures["traffic"].requests
+    control = figures["shuffle"] + figures["branch"] + figures["barriers"] * warps
+    direct_trips = unroll_trips(np.maximum(q["direct_load_trips"], 1.0), q["total_operations"] / warps)
+    direct = estimate_load_rounds(q["direct_load_words"], direct_trips, DIRECT_WORDS_IN_FLIGHT)
+    tile_trips = np.maximum(q["tile_load_trips"], 1.0)
+    tiles = estimate_load_rounds(q["tile_load_words"], tile_trips, TILE_WORDS_IN_FLIGHT)
+    exposed = estimate_exposed_share(q["tile_load_trips"], figures["barriers"], figures["tile_waits"])
+    return {
+        "issued_instructions": q["total_operations"] + others + figures["tensor"] + memory + control,
+        "path_cycles": estimate_path_cycles(
+            registers=q["registers"],
+            floats=q["total_operations"] / warps,
+            others=(others + 0.5 * figures["branch"]) / warps,
+            products=products / warps,
+            shared_requests=figures["shared_requests"] / warps,
+            local_requests=figures["local_requests"] / warps,
+            load_rounds=direct + exposed * tiles,
+        ),
+    }

@@ -6,9 +6,10 @@ tensor that a block touches, come from the schedule where there is one; they giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, floor, log2
+from math import ceil
+from typing import Any
 
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
@@ -18,17 +19,6 @@ from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
 from ekc.errors import DeviceError
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import HALF_SUMS, InstructionCounts
-
-UNROLLED_OPERATIONS = 150.0
-"""Operations on floats in a loop body up to which ptxas unrolls a loop, by powers of two, and issues the
-loads of these trips together (fit: CLBlast rows of three cards)."""
-MAX_UNROLLED_TRIPS = 16.0
-DIRECT_WORDS_IN_FLIGHT, TILE_WORDS_IN_FLIGHT = 32.0, 16.0
-"""Registers of one thread that wait for loads at the same time, of operands and of tiles; other loads of a
-trip wait for these (fit: CLBlast rows of three cards)."""
-DIVISION_INSTRUCTIONS = 10.0
-"""Instructions of a rounded division of float32 whose operands need no scaling: a reciprocal, a check of the
-operands, five multiply-adds, and three for the branch around the other case (machine code of sm_90)."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +44,10 @@ class Events:
     group_products: float
     """Part of `tensor_fp16_equivalent_flops` in those groups."""
     sfu: float
-    rounded_divisions: float
-    """Part of `sfu`: divisions, of which ptxas makes several instructions each."""
     int_ops: float
+    """Machine instructions of the integer pipe."""
+    integer_products: float
+    """Machine instructions that multiply and add integers, on the pipe of float32."""
     convert: float
     pack: float
     """Part of `convert` that packs results of 16 or 8 bits (F2FP.PACK)."""
@@ -73,12 +64,13 @@ class Events:
     lsu_cycles: float
     """Cycles of a load-store unit for requests of all kinds, summed over SMs."""
     traffic: SimulatedTraffic
-    direct_load_rounds: float
-    """Times that one warp waits for global loads whose values it computes with."""
-    tile_load_rounds: float
-    """Times that one warp waits for global loads whose values it stores to shared memory."""
-    tile_load_trips: float
-    """Times that one warp fills a tile by such loads."""
+    issued_instructions: float
+    """Machine instructions, each of which takes an issue slot."""
+    bank_conflicts: float
+    """Machine instructions that take an issue slot more, for operands out of one bank of registers."""
+    path_cycles: Any
+    """Cycles of a warp that has an SM for itself, for each latency of `LOAD_CYCLES`, [4]; [n, 4] of several
+    launches."""
     tile_waits: float
     """Times that one warp waits for asynchronous copies of a tile."""
     tiles_ahead: float
@@ -91,23 +83,10 @@ class Events:
         """Warps of the launch."""
         return self.blocks * self.warps_per_block
 
-    @property
-    def arithmetic_instructions(self) -> float:
-        """Warp instructions that compute."""
-        return self.fma32 + self.fp32 + self.fp16 + self.sfu + self.int_ops + self.convert
-
-    @property
-    def issued_instructions(self) -> float:
-        """Warp instructions that take an issue slot."""
-        memory = self.shared_requests + self.local_requests + self.traffic.requests
-        control = self.shuffle + self.branch + self.other + self.barriers * self.warps
-        divisions = self.rounded_divisions * (DIVISION_INSTRUCTIONS - 1.0)
-        return self.arithmetic_instructions + self.tensor + memory + control + divisions
-
 
 _WARP_COUNTS = (
     *("fma32", "fp32", "fp16", "tensor", "group_products", "sfu"),
-    *("int_ops", "convert", "pack", "shuffle", "branch", "other"),
+    *("convert", "pack", "shuffle", "branch", "other"),
 )
 """Fields of `InstructionCounts`, by thread, that `Events` has by launch, in warp instructions."""
 
@@ -135,10 +114,10 @@ def count_events(
     by_hand = [one for one in on_chip if not one.is_async]
     in_registers = [one for one in profile.accesses if one.space == "global" and not one.is_async]
     operands = warps * counts.bytes_group / LINE_BYTES
-    local = warps * profile.local_requests
+    machine = profile.machine
+    local = warps * machine.local_requests
     return Events(
         **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
-        **_count_loads(profile, occupancy.warps_per_block),
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
         active_lanes=threads / occupancy.warps_per_block,
@@ -146,7 +125,11 @@ def count_events(
         tensor_fp16_equivalent_flops=warps * _convert_to_fp16_flops(spec, counts),
         tensor_energy_equivalent_flops=warps * _convert_to_energy_flops(counts),
         group_waits=counts.group_waits,
-        rounded_divisions=warps * counts.rounded_divisions,
+        int_ops=warps * machine.integers,
+        integer_products=warps * machine.integer_products,
+        issued_instructions=warps * machine.instructions,
+        bank_conflicts=warps * machine.bank_conflicts,
+        path_cycles=machine.path_cycles,
         shared_requests=blocks * sum(one.requests for one in by_hand),
         shared_wavefronts=blocks * sum(one.requests * one.wavefronts for one in on_chip) + operands,
         shared_bytes=threads / occupancy.warps_per_block * blocks * _sum_bytes(on_chip)
@@ -234,46 +217,6 @@ def _count_lsu_cycles(spec: GpuSpec, wavefronts: float, bytes_per_lane: int) -> 
     sm = spec.capability
     moving = wavefronts * LINE_BYTES / sm.l1_bytes_per_clock
     return max(WARP_SIZE / sm.load_store_units, moving, sm.clocks_per_word * bytes_per_lane / 4)
-
-
-def _count_loads(profile: LaunchProfile, warps: int) -> dict[str, float]:
-    """The fields of `Events` about global loads into registers."""
-    loads = [x for x in profile.accesses if x.space == "global" and x.kind == "load" and not x.is_async]
-    tile_loads = [one for one in loads if one.fills_tile]
-    direct_loads = [_unroll_load(one, profile.counts) for one in loads if not one.fills_tile]
-    return {
-        "direct_load_rounds": _count_load_rounds(direct_loads, warps, DIRECT_WORDS_IN_FLIGHT),
-        "tile_load_rounds": _count_load_rounds(tile_loads, warps, TILE_WORDS_IN_FLIGHT),
-        "tile_load_trips": _count_tile_trips(tile_loads),
-    }
-
-
-def _unroll_load(load: AccessGroup, counts: InstructionCounts) -> AccessGroup:
-    """The load with its trips, as they are after ptxas has unrolled a loop with a small body."""
-    operations = (counts.fma32 + counts.fp32 + counts.fp16) / load.trip_count
-    together = min(UNROLLED_OPERATIONS / max(operations, 1.0), MAX_UNROLLED_TRIPS, load.trip_count)
-    return replace(load, trip_count=load.trip_count / 2.0 ** floor(log2(max(together, 1.0))))
-
-
-def _count_load_rounds(loads: Sequence[AccessGroup], warps: int, words_in_flight: float) -> float:
-    """Times that one warp waits for loads: once a trip of a loop, or more often where the loads of a trip
-    have more words than are in flight at a time."""
-    rounds = 0.0
-    for loop in {one.loop for one in loads}:
-        own = [one for one in loads if one.loop == loop]
-        trips = max(one.trip_count for one in own)
-        words = sum(one.requests * one.bytes_per_lane for one in own) / (4 * warps * trips)
-        rounds += trips * ceil(round(words / words_in_flight, 6))
-    return rounds
-
-
-def _count_tile_trips(loads: Sequence[AccessGroup]) -> float:
-    """Times that one warp fills a tile: trips of the loads of the tensor with the fewest. The first tile may
-    be loaded before the loop that loads the others."""
-    most = {one.tensor: 0.0 for one in loads}
-    for one in loads:
-        most[one.tensor] = max(most[one.tensor], one.trip_count)
-    return min(most.values(), default=0.0)
 
 
 def _count_tiles_ahead(counts: InstructionCounts) -> float:

@@ -1,9 +1,9 @@
 """Latency of one launch: throughput of every pipe against the latency of one block.
 
 The time of a pipe is the work of all resident blocks divided by the rate of the pipe. The time of a block is
-its dependent path. A wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a
-little too, and at least the path. Rates per SM and clock are those of the CUDA C++ Programming Guide
-(throughput of native arithmetic instructions) and of the whitepapers (load-store units, banks).
+the path of its warps, from the scheduling of the machine code (`ekc/machine_code/warp_path.py`), and its
+barriers. A wave takes a smooth maximum of all: a pipe that is nearly full costs a little too. Rates per SM
+and clock are those of the CUDA C++ Programming Guide (throughput of native arithmetic instructions) and of the whitepapers (load-store units, banks).
 `FITTED_CONSTANTS` come from recordings of GEMMs on three GPUs; docs/explanation/simulated-devices.md has the
 errors of the model. Figures marked "estimate" are our own, set so that known kernels (siboehm's SGEMM
 ladder, copies at 90 % of DRAM) get their known times.
@@ -22,6 +22,7 @@ from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
 from ekc.devices.simulated.memory_traffic import SECTOR_BYTES
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.machine_code.warp_path import L1_CYCLES, L2_CYCLES, LOAD_CYCLES
 
 PATH = "path"
 SCHEDULERS_PER_SM = 4
@@ -32,25 +33,16 @@ benchmarks/simulator/foreign.py, fitted half; 0.95 us on the RTX 4090, 1.7 us on
 BLOCK_START_CYCLES = 300.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
-ARITHMETIC_LATENCY_CYCLES = 4.5
-CHAIN_CYCLES = 2.5
-"""Cycles from one instruction that computes no float to the next of its warp: addresses and conditions wait
-for each other, however many registers there are. Counters of an H100 say 1 to 3 cycles of waiting for each
-in kernels with few products, none in those with many (fit: recordings/h100, half of the kernels)."""
-RECIPROCAL_CYCLES = 65.0
-"""Cycles from one rounded reciprocal (`rcp.rn.f32`) to the next that depends on it: 60 on a Titan V, 70 on a
-Titan RTX (Arafa et al., "Low Overhead Instruction Latency Characterization for NVIDIA GPGPUs", HPEC 2019,
-results in NMSU-PEARL/GPUs-ISA-Latencies)."""
-DIVISION_CYCLES = RECIPROCAL_CYCLES + 2 * ARITHMETIC_LATENCY_CYCLES
-"""Cycles from one rounded division (`div.rn.f32`) of a warp to its next, which waits behind a branch. Both
-are a check with a branch and a reciprocal; then five dependent multiply-adds follow, for a reciprocal three
-(machine code of sm_90; estimate: no measurement of it alone was found)."""
+WARP_PATH_FACTOR = 1.7
+"""Cycles of a warp alone over those that its control codes ask for: instruction fetches and queues of the
+pipes (fit: recordings/h100, half of the kernels; products in float32 and float16 and convolutions agree, the
+CLBlast rows are indifferent from 1.0 to 2.0)."""
+CONFLICT_CYCLES = 1.0
+"""Issue slots that a conflict of register banks takes (with it, the seven fastest of 101 float32 kernels of
+recordings/h100, which have none, and the next come out alike)."""
 TENSOR_LATENCY_CYCLES = 33.0
 """Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
 "Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
-SHARED_LATENCY_CYCLES = 29.0
-L1_LATENCY_CYCLES = 33.0
-L2_LATENCY_CYCLES = 220.0
 DRAM_LATENCY_S = 280e-9
 """Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
@@ -62,6 +54,9 @@ DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""
 PIPELINED_EXPOSURE = 0.2
 """Share of the latency of a round that stays exposed when the next tile loads during this one (estimate)."""
+SHARED_MISS_EXPONENT = 0.5
+"""Exponent of the share of the sectors of loads that L2 misses: blocks in step wait together for a sector
+that one of them fetches (fit: CLBlast rows of three cards and recordings/h100, fitted halves)."""
 BARRIER_CYCLES = 22.0
 BARRIER_CYCLES_PER_WARP = 1.5
 
@@ -76,8 +71,9 @@ class LatencyConstants:
     """Extra load-store cycles of a request to global memory, against one to shared memory: tags."""
 
 
-FITTED_CONSTANTS = LatencyConstants(norm=3.4, global_cycles=0.47)
-"""Fitted by benchmarks/simulator/fidelity.py on half of its CLBlast rows (three cards, seed 0), rounded."""
+FITTED_CONSTANTS = LatencyConstants(norm=3.75, global_cycles=0.47)
+"""Fitted on half of the CLBlast rows of benchmarks/simulator/fidelity.py (three cards, seed 0) and half of
+recordings/h100, rounded."""
 
 
 Number = Any
@@ -120,7 +116,7 @@ def estimate_latency(
     constants: LatencyConstants = FITTED_CONSTANTS,
 ) -> LaunchLatency:
     """Time of one launch at an SM clock, launch overhead included; of many where the figures are arrays."""
-    block = _compute_block_cycles(spec, events, occupancy, clock_mhz, constants)
+    block = _compute_block_cycles(spec, events, clock_mhz, constants)
     capacity = occupancy.blocks * spec.sms
     full_waves, last_blocks = np.divmod(events.blocks, capacity)
     parts: dict[str, Number] = {}
@@ -130,8 +126,7 @@ def estimate_latency(
         (np.minimum(last_blocks, 1), np.maximum(last_blocks, 1)),
     ):
         wave = _compute_wave_seconds(spec, events, block, np.ceil(on_device / spec.sms), on_device, clock_mhz)
-        busy = [value for part, value in wave.items() if part != PATH]
-        seconds = seconds + times * np.maximum(compute_smooth_max(busy, constants.norm), wave[PATH])
+        seconds = seconds + times * compute_smooth_max(wave.values(), constants.norm)
         for part, value in wave.items():
             parts[part] = parts.get(part, 0.0) + times * value
     return LaunchLatency(seconds, MappingProxyType(parts), launch_s)
@@ -182,14 +177,10 @@ def _compute_wave_seconds(
 
 
 def _compute_block_cycles(
-    spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number, constants: LatencyConstants
+    spec: GpuSpec, events: Events, clock_mhz: Number, constants: LatencyConstants
 ) -> _BlockCycles:
     pipes = _compute_pipe_cycles(spec, events, constants)
-    warp_path, waits = _compute_path_and_stall_cycles(spec, events, occupancy, clock_mhz)
-    share = np.minimum(1.0, events.warps_per_block / SCHEDULERS_PER_SM)
-    alone = [cycles / share for cycles in pipes.values()]
-    path = compute_smooth_max([*alone, warp_path], constants.norm)
-    return _BlockCycles(pipes, path + waits + BLOCK_START_CYCLES)
+    return _BlockCycles(pipes, _compute_path_cycles(events, clock_mhz) + BLOCK_START_CYCLES)
 
 
 def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, Number]:
@@ -199,8 +190,10 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
     lsu = lsu + events.shuffle * WARP_SIZE / SHUFFLE_LANES_PER_SM
     sm = spec.throughput
     special, packs = events.sfu + events.convert - events.pack, events.pack
+    floats = events.fma32 + events.fp32 + events.integer_products
+    conflicts = CONFLICT_CYCLES * events.bank_conflicts / SCHEDULERS_PER_SM
     totals = {
-        "fp32": (events.fma32 + events.fp32) * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes),
+        "fp32": floats * WARP_SIZE / (FP32_SHARE * sm.fp32_lanes) + conflicts,
         "half": events.fp16 * WARP_SIZE / (FP32_SHARE * sm.half_lanes),
         "int": events.int_ops * WARP_SIZE / sm.int_lanes,
         "sfu": special * WARP_SIZE / SFU_LANES_PER_SM,
@@ -208,37 +201,22 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
         "tensor": events.tensor_fp16_equivalent_flops / (sm.mma_share * sm.tensor_fp16),
         "lsu": lsu,
         "fill": moved.l2_bytes / L2_TO_SM_BYTES_PER_CLOCK,
-        "issue": events.issued_instructions / SCHEDULERS_PER_SM,
+        "issue": events.issued_instructions / SCHEDULERS_PER_SM + conflicts,
     }
     return {name: total / events.blocks for name, total in totals.items()}
 
 
-def _compute_path_and_stall_cycles(
-    spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number
-) -> tuple[Number, Number]:
-    """Cycles along one warp that other warps of the block can fill, and cycles that stop the whole block."""
-    parallel = _estimate_parallelism(events.registers)
-    floats = events.fma32 + events.fp32 + events.fp16
-    others = events.arithmetic_instructions - floats + 0.5 * (events.branch + events.other)
-    path = floats / events.warps * np.maximum(1.0, ARITHMETIC_LATENCY_CYCLES / parallel)
-    path = path + others / events.warps * np.maximum(CHAIN_CYCLES, ARITHMETIC_LATENCY_CYCLES / parallel)
-    path = path + (events.tensor - events.group_products) / events.warps * TENSOR_LATENCY_CYCLES / parallel
+def _compute_path_cycles(events: Events, clock_mhz: Number) -> Number:
+    """Cycles of one block from its first instruction to its last, barriers and waits for copies included."""
+    each = _estimate_load_cycles(events, clock_mhz)
+    at_l1, *longer = np.moveaxis(np.asarray(events.path_cycles, np.float64), -1, 0)
+    path = WARP_PATH_FACTOR * at_l1 + CONFLICT_CYCLES * events.bank_conflicts / events.warps
+    for before, after, low, high in zip([at_l1, *longer], longer, LOAD_CYCLES, LOAD_CYCLES[1:], strict=False):
+        path = path + (after - before) * np.clip((each - low) / (high - low), 0.0, 1.0)
     # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
     path = path + events.group_waits * TENSOR_LATENCY_CYCLES
-    path = path + events.shared_requests / events.warps * SHARED_LATENCY_CYCLES / parallel
-    path = path + events.local_requests / events.warps * L1_LATENCY_CYCLES / parallel
-    each = _estimate_load_cycles(spec, events, occupancy, clock_mhz)
-    # Warps of a block divide together, after a loop: nothing else of the block is left to fill the wait.
-    stalls = events.rounded_divisions / events.warps * DIVISION_CYCLES
-    stalls = stalls + events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
-    stalls = stalls + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
-    # One barrier per tile means two buffers: the next tile loads while this one computes. Where the warp
-    # waits for copies, barriers belong to the copies and say nothing about other loads.
-    pipelined = (events.tile_waits == 0) & (events.barriers <= 1.3 * events.tile_load_trips + 1.0)
-    # The first tile has nothing to hide behind.
-    first_share = 1.0 / np.maximum(events.tile_load_trips, 1.0)
-    exposed = np.where(pipelined, first_share + (1.0 - first_share) * PIPELINED_EXPOSURE, 1.0)
-    return path + events.direct_load_rounds * each, stalls + events.tile_load_rounds * each * exposed
+    path = path + events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
+    return path + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
 
 
 def _compute_exposed_share(tiles_ahead: Number) -> Number:
@@ -247,20 +225,10 @@ def _compute_exposed_share(tiles_ahead: Number) -> Number:
     return np.where(tiles_ahead < 1.0, 1.0, PIPELINED_EXPOSURE / np.maximum(tiles_ahead, 1.0))
 
 
-def _estimate_parallelism(registers: Number) -> Number:
-    """Independent instructions in flight per warp: their results need registers (estimate)."""
-    return np.clip((registers - 20) / 10.0, 1.0, 8.0)
-
-
-def _estimate_load_cycles(spec: GpuSpec, events: Events, occupancy: Occupancy, clock_mhz: Number) -> Number:
-    """Latency of a round of loads in cycles.
-
-    A warp waits for the slowest of its loads, so a round costs a miss as soon as it brings one sector that is
-    new to the block (L1) or to all resident blocks (L2), which proceed in step."""
+def _estimate_load_cycles(events: Events, clock_mhz: Number) -> Number:
+    """Latency of a global load in cycles, by the sectors that L1 and L2 miss."""
     moved = events.traffic
-    rounds = np.maximum(events.direct_load_rounds + events.tile_load_rounds + events.tile_waits, 1.0)
-    l1_miss = np.minimum(1.0, moved.l2_bytes / events.blocks / SECTOR_BYTES / rounds)
-    waves = np.maximum(1.0, events.blocks / (occupancy.blocks * spec.sms))
-    l2_miss = np.minimum(1.0, moved.dram_bytes / waves / SECTOR_BYTES / rounds)
-    beyond_l1 = L2_LATENCY_CYCLES - L1_LATENCY_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
-    return L1_LATENCY_CYCLES + l1_miss * beyond_l1
+    l1_miss = np.minimum(1.0, moved.l2_bytes / np.maximum(SECTOR_BYTES * moved.sectors, 1.0))
+    l2_miss = np.minimum(1.0, moved.dram_bytes / np.maximum(moved.l2_bytes, 1.0)) ** SHARED_MISS_EXPONENT
+    beyond_l1 = L2_CYCLES - L1_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
+    return L1_CYCLES + l1_miss * beyond_l1

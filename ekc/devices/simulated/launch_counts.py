@@ -1,9 +1,9 @@
 """Memory accesses and instructions of one launch, counted from its compiled PTX and machine code.
 
 The branches of the PTX give how often each instruction runs (`ekc/ptx/counting`). The PTX machine, which runs
-the address arithmetic of a few blocks, gives how the addresses of a warp are spread. Machine code gives the
-spilled registers. This module does not know the schedule, so it can disagree with the analysis that the cost
-models use.
+the address arithmetic of a few blocks, gives how the addresses of a warp are spread. Machine code gives how
+many instructions issue, how long a warp takes alone, and what it spills. This module does not know the
+schedule, so it can disagree with the analysis that the cost models use.
 
 Occupancy: blocks of a kernel that are resident on one SM, and the resource that limits them.
 
@@ -12,7 +12,7 @@ The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +22,8 @@ from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, survey_accesses
 from ekc.emulator.block_execution import ForeignLaunch
 from ekc.emulator.paged_memory import BlankArray
+from ekc.machine_code.counts import MachineCounts, count_machine_code
 from ekc.machine_code.decode import MachineCode, decode_functions
-from ekc.machine_code.executed import count_runs
-from ekc.ptx.address_slice import find_tile_loads
-from ekc.ptx.cfg import find_loop_ranges, split_blocks
 from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import (
     InstructionCounts,
@@ -33,7 +31,6 @@ from ekc.ptx.counting.counts import (
     list_instruction_runs,
     sum_instruction_counts,
 )
-from ekc.ptx.module import KernelText
 from ekc.ptx.parser import parse_module
 
 WARP_SIZE = 32
@@ -114,14 +111,8 @@ class AccessGroup:
     """32-byte sectors per request (global)."""
     wavefronts: float
     """Passes per request through the banks that shared memory and L1 share."""
-    trip_count: float
-    """Runs of one such instruction by one warp, at most."""
     is_async: bool = False
     """Whether an asynchronous copy makes the accesses: the data pass no register."""
-    fills_tile: bool = False
-    """Whether the loaded values go to shared memory and nowhere else before they are computed with."""
-    loop: int = 0
-    """Line of the PTX where the innermost loop around them begins; 0 outside of loops."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +124,8 @@ class LaunchProfile:
     accesses: tuple[AccessGroup, ...]
     live_lines: float
     """128-byte lines of global memory that a block reads more than once in two trips of its loops."""
-    local_requests: float
-    """Requests of a warp to local memory: spilled registers, and arrays that no register holds."""
+    machine: MachineCounts
+    """Machine instructions that a warp executes."""
 
 
 LAUNCH_PROFILES = "launch profiles"
@@ -187,30 +178,15 @@ def profile_launch(
     runs_by_line = {one.line: times for one, times in runs}
     copies = frozenset(one.line for one, _ in runs if one.parts[:2] == ("cp", "async"))
     kernel = parse_module(ptx).find_kernel(launch.kernel_name)
-    tile_loads, loops = find_tile_loads(kernel), _find_loops_by_line(kernel)
     groups: dict[tuple[object, ...], list[tuple[AccessProfile, float]]] = {}
     for touch in survey.profiles:
         if touch.space in ("global", "shared"):
             key = (touch.space, _classify_access(touch), touch.argument_number, touch.bytes_per_lane)
-            use = (touch.line in copies, touch.line in tile_loads, loops.get(touch.line, 0))
-            pattern = (*use, touch.sectors, touch.wavefronts)
+            pattern = (touch.line in copies, touch.sectors, touch.wavefronts)
             groups.setdefault((*key, *pattern), []).append((touch, runs_by_line[touch.line]))
-    accesses = tuple(_make_access_group(launch, one, copies, tile_loads, loops) for one in groups.values())
-    local = float(count_runs(code, kernel, runs_by_line)[code.find("LDL", "STL")].sum())
-    return LaunchProfile(sum_instruction_counts(runs), accesses, survey.live_lines, local)
-
-
-def _find_loops_by_line(kernel: KernelText) -> dict[int, int]:
-    """Line of each instruction in a loop -> line where the innermost loop around it begins."""
-    blocks = split_blocks(kernel)
-    edges = ((block.number, target) for block in blocks for target in block.exit.targets)
-    # Inner loops come later, and overwrite.
-    return {
-        one.line: blocks[first].line
-        for first, last in find_loop_ranges(edges)
-        for block in blocks[first : last + 1]
-        for one in block.instructions
-    }
+    accesses = tuple(_make_access_group(launch, one, copies) for one in groups.values())
+    machine = count_machine_code(code, kernel, runs_by_line)
+    return LaunchProfile(sum_instruction_counts(runs), accesses, survey.live_lines, machine)
 
 
 def sample_blocks(launch: ForeignLaunch) -> Sequence[int]:
@@ -233,8 +209,6 @@ def _make_access_group(
     launch: ForeignLaunch,
     group: list[tuple[AccessProfile, float]],
     async_copy_lines: frozenset[int],
-    tile_load_lines: frozenset[int],
-    loops_by_line: Mapping[int, int],
 ) -> AccessGroup:
     one, names = group[0][0], tuple(launch.arguments)
     warps = -(-(launch.block[0] * launch.block[1] * launch.block[2]) // WARP_SIZE)
@@ -246,8 +220,5 @@ def _make_access_group(
         requests=sum(warp_runs * touch.requests for touch, warp_runs in group) * warps,
         sectors=one.sectors,
         wavefronts=one.wavefronts,
-        trip_count=max(warp_runs / touch.warp_share for touch, warp_runs in group),
         is_async=one.line in async_copy_lines,
-        fills_tile=one.line in tile_load_lines,
-        loop=loops_by_line.get(one.line, 0),
     )

@@ -105,7 +105,7 @@ def compute_traits(events: Events, occupancy: Occupancy) -> NDArray[np.float64]:
         moved.l2_bytes,
         moved.dram_bytes,
         events.barriers * warps,
-        (events.direct_load_rounds + events.tile_load_rounds) * warps,
+        events.path_cycles[0] * warps,
         events.tile_waits * warps,
     )
     shares = np.array(event_counts) / max(events.issued_instructions, 1.0)

@@ -45,8 +45,8 @@ class Threads:
     blocks: tuple[int, ...] = (0,)
     """Linear numbers, x fastest."""
     arguments: tuple[Any, ...] = ()
-    """Values of the parameters, in order: numbers, or anything else for arrays. All are arrays where there are
-    no values."""
+    """Values of the parameters, in order: numbers, or anything else for arrays. All are arrays where there
+    are no values."""
 
     @cached_property
     def special_registers(self) -> Mapping[str, Value]:

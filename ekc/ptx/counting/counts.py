@@ -67,8 +67,6 @@ class InstructionCounts:
     """Operations of a warp (a quarter of the warpgroup's) in `wgmma`, likewise."""
     sfu: float = 0.0
     """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
-    rounded_divisions: float = 0.0
-    """Part of `sfu`: divisions of float32 that are rounded to nearest (`div.rn`)."""
     int_ops: float = 0.0
     """Integer, logic, `setp`, `selp`, and conversions among integers. Conversions of bf16 to f32 are such (a
     shift in machine code)."""
@@ -200,8 +198,6 @@ def list_counts(instruction: Instruction, opcode: tuple[str, ...]) -> Iterator[t
     else:
         if opcode[:2] == ("wgmma", "wait_group"):
             yield "group_waits", 1.0
-        if opcode[:2] == ("div", "rn") and kind == "f32":
-            yield "rounded_divisions", 1.0
         counted = _find_arithmetic_field(opcode)
         yield counted, 2.0 if kind == "f32x2" else 1.0
         if counted == "tensor":
