@@ -109,8 +109,6 @@ def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
     source = text.source
     for tensor, alignment in zip("BA", compute_alignments(one), strict=True):
         source = _limit_alignment(source, tensor, alignment)
-    # CLBlast leaves this loop to the compiler.
-    source = re.sub(r"#pragma unroll 1\n( +for \(int k_1 )", r"\1", source)
     if one.sa:
         source = _replace_copy(
             source, "B", _format_copied_element(one, one.mwg, one.mdima, one.vwm, one.strm)

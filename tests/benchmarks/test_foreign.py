@@ -45,7 +45,7 @@ def test_rows_are_timed_compared_and_ranked(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """134 MB move in about 95 us; with 16 blocks on 108 SMs it takes twice as long or more."""
-    write_lines(tmp_path, make_line(0, 1024, 95.0), make_line(1, 16, 300.0), make_line(2, 2048, 96.0))
+    write_lines(tmp_path, make_line(0, 864, 95.0), make_line(1, 16, 300.0), make_line(2, 1728, 96.0))
     lists = tmp_path / "rows.json"
     lists.write_text(json.dumps({"a100_sm80": {"flagged": [], "stale": [], FITTED: [0], SCORED: [1, 2]}}))
     monkeypatch.setattr(foreign, "LISTS", lists)

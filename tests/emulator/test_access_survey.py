@@ -35,8 +35,7 @@ def survey_touches(
     arrays = [BlankArray(size) for size in (4 * 1000 * 64 * stride, 4 * 32, 4)]
     seen = survey_accesses(ptx, "k", grid=(3, 1, 1), block=(threads, 1, 1), arguments=arrays, blocks=(0, 2))
     return {
-        (t.space, t.is_write, t.argument_number): (t.warp_share, t.sectors, t.wavefronts)
-        for t in seen.profiles
+        (t.space, t.is_write, t.argument_number): (t.requests, t.sectors, t.wavefronts) for t in seen.profiles
     }
 
 
@@ -45,8 +44,8 @@ def test_survey_finds_patterns_shares_and_arguments() -> None:
     # Rows of 4000 bytes: every lane in a sector and a line of its own.
     assert found["global", False, 0] == (1.0, 32.0, 32.0)
     # One of the two warps picks and writes; all indices are 0 in a survey.
-    assert found["global", False, 1] == (0.5, 4.0, 1.0)
-    assert found["global", True, 2] == (0.5, 1.0, 1.0)
+    assert found["global", False, 1] == (1.0, 4.0, 1.0)
+    assert found["global", True, 2] == (1.0, 1.0, 1.0)
     # The store uses 32 banks, the load one.
     assert found["shared", True, None] == (1.0, 0.0, 1.0)
     assert found["shared", False, None] == (0.5, 0.0, 32.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.ptx.address_slice import MAX_REGISTER_BYTES, count_used_bytes, find_tile_loads, slice_addresses
+from ekc.ptx.address_slice import MAX_REGISTER_BYTES, count_used_bytes, slice_addresses
 from ekc.ptx.parser import parse_module
 
 HEAD = """.version 8.0
@@ -51,23 +51,6 @@ def count_bytes(body: str) -> int:
 )
 def test_register_is_used_up_to_the_last_byte_read(body: str, count: int) -> None:
     assert count_bytes(body) == count
-
-
-@pytest.mark.parametrize(
-    ("body", "is_tile"),
-    [
-        ("ld.global.u32 %r1, [%rd1]; st.shared.u32 [%r2], %r1;", True),
-        ("ld.global.nc.u32 %r1, [%rd1]; mov.u32 %r3, %r1; st.shared.u32 [%r2], %r3;", True),
-        ("ld.global.u32 %r1, [%rd1]; selp.b32 %r3, %r1, 0, %p1; st.shared.u32 [%r2], %r3;", True),
-        ("ld.global.u32 %r1, [%rd1]; add.s32 %r3, %r1, 1; st.shared.u32 [%r2], %r3;", False),
-        ("ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1;", False),
-        ("ld.shared.u32 %r1, [%r2]; st.shared.u32 [%r2], %r1;", False),
-    ],
-)
-def test_tile_loads_go_to_shared_memory_as_they_are(body: str, is_tile: bool) -> None:
-    head = HEAD.replace(".reg .b32", ".reg .b64 %rd<2>;\n.reg .b32")
-    kernel = parse_module(f"{head}{body}\nret;\n}}\n").kernels["k"]
-    assert bool(find_tile_loads(kernel)) == is_tile
 
 
 @pytest.mark.parametrize(

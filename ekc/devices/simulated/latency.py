@@ -2,11 +2,11 @@
 
 The time of a pipe is the work of all resident blocks divided by the rate of the pipe. The time of a block is
 the path of its warps, from the scheduling of the machine code (`ekc/machine_code/warp_path.py`), and its
-barriers. A wave takes a smooth maximum of all: a pipe that is nearly full costs a little too. Rates per SM
-and clock are those of the CUDA C++ Programming Guide (throughput of native arithmetic instructions) and of the whitepapers (load-store units, banks).
-`FITTED_CONSTANTS` come from recordings of GEMMs on three GPUs; docs/explanation/simulated-devices.md has the
-errors of the model. Figures marked "estimate" are our own, set so that known kernels (siboehm's SGEMM
-ladder, copies at 90 % of DRAM) get their known times.
+barriers. A wave takes a smooth maximum of the pipes, so that a pipe that is nearly full costs a little too,
+and of these and the path. Rates per SM and clock are those of the CUDA C++ Programming Guide (throughput of
+native arithmetic instructions) and of the whitepapers (load-store units, banks).
+docs/explanation/simulated-devices.md has the errors of the model. Figures marked "estimate" are our own, set
+so that known kernels (siboehm's SGEMM ladder, copies at 90 % of DRAM) get their known times.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ from ekc.machine_code.warp_path import L1_CYCLES, L2_CYCLES, LOAD_CYCLES
 
 PATH = "path"
 SCHEDULERS_PER_SM = 4
-LAUNCH_CYCLES = 2400.0
+LAUNCH_CYCLES = 2000.0
 """SM cycles from the end of one launch to the start of the next, where launches are replayed from a graph. On
-kernels of 1 to 10 us of three cards, measured so, seconds explain it worse than cycles (fit:
-benchmarks/simulator/foreign.py, fitted half; 0.95 us on the RTX 4090, 1.7 us on the A100)."""
-BLOCK_START_CYCLES = 300.0
+kernels of 1 to 10 us of three cards, measured so, seconds explain it worse than cycles (fit; 0.8 us on the
+RTX 4090, 1.4 us on the A100)."""
+BLOCK_START_CYCLES = 100.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
-WARP_PATH_FACTOR = 1.7
-"""Cycles of a warp alone over those that its control codes ask for: instruction fetches and queues of the
-pipes (fit: recordings/h100, half of the kernels; products in float32 and float16 and convolutions agree, the
-CLBlast rows are indifferent from 1.0 to 2.0)."""
-CONFLICT_CYCLES = 1.0
-"""Issue slots that a conflict of register banks takes (with it, the seven fastest of 101 float32 kernels of
-recordings/h100, which have none, and the next come out alike)."""
+WARP_PATH_FACTOR = 1.25
+"""Cycles of a warp alone over those that its control codes and the latencies of its loads ask for:
+instruction fetches and queues of the pipes. The constants that say "fit" come from the fitted halves of the
+CLBlast rows of three cards, of recordings/h100 and of benchmarks/simulator/foreign.py, all together,
+rounded."""
+PATH_NORM = 2.5
+"""Exponent of the smooth maximum of the path of a warp and of the pipes: warps wait for each other (fit)."""
+CONFLICT_CYCLES = 2.0
+"""Issue slots that a conflict of register banks takes (fit)."""
 TENSOR_LATENCY_CYCLES = 33.0
 """Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
 "Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
 DRAM_LATENCY_S = 280e-9
 """Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
-FP32_SHARE = 0.88
-"""Share of the published fp32 rate that the best kernels reach; operand banks and fetches take the rest (the
-fastest float32 products that emmy-ml 0.3.22 has recorded on A100 reach 81 to 88 % of it at boost)."""
+FP32_SHARE = 0.93
+"""Share of the published fp32 rate that the pipe reaches; conflicts of register banks are apart (fit)."""
 L2_SHARE = 0.70
 DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""
-PIPELINED_EXPOSURE = 0.2
-"""Share of the latency of a round that stays exposed when the next tile loads during this one (estimate)."""
-SHARED_MISS_EXPONENT = 0.5
-"""Exponent of the share of the sectors of loads that L2 misses: blocks in step wait together for a sector
-that one of them fetches (fit: CLBlast rows of three cards and recordings/h100, fitted halves)."""
-BARRIER_CYCLES = 22.0
+PIPELINED_EXPOSURE = 0.1
+"""Share of the latency of a round that stays exposed when the next tile loads during this one (fit)."""
+BARRIER_CYCLES = 60.0
+"""Cycles of a barrier, the waits of its warps for the last one included (fit)."""
 BARRIER_CYCLES_PER_WARP = 1.5
 
 
@@ -66,14 +65,13 @@ class LatencyConstants:
     """Constants that no data sheet has, fitted to recordings."""
 
     norm: float
-    """Exponent of the smooth maximum: how badly the pipes overlap."""
+    """Exponent of the smooth maximum of the pipes: how badly they overlap."""
     global_cycles: float
     """Extra load-store cycles of a request to global memory, against one to shared memory: tags."""
 
 
-FITTED_CONSTANTS = LatencyConstants(norm=3.75, global_cycles=0.47)
-"""Fitted on half of the CLBlast rows of benchmarks/simulator/fidelity.py (three cards, seed 0) and half of
-recordings/h100, rounded."""
+FITTED_CONSTANTS = LatencyConstants(norm=4.5, global_cycles=0.35)
+"""See `WARP_PATH_FACTOR`."""
 
 
 Number = Any
@@ -126,7 +124,8 @@ def estimate_latency(
         (np.minimum(last_blocks, 1), np.maximum(last_blocks, 1)),
     ):
         wave = _compute_wave_seconds(spec, events, block, np.ceil(on_device / spec.sms), on_device, clock_mhz)
-        seconds = seconds + times * compute_smooth_max(wave.values(), constants.norm)
+        pipes = compute_smooth_max([t for part, t in wave.items() if part != PATH], constants.norm)
+        seconds = seconds + times * compute_smooth_max([pipes, wave[PATH]], PATH_NORM)
         for part, value in wave.items():
             parts[part] = parts.get(part, 0.0) + times * value
     return LaunchLatency(seconds, MappingProxyType(parts), launch_s)
@@ -210,9 +209,10 @@ def _compute_path_cycles(events: Events, clock_mhz: Number) -> Number:
     """Cycles of one block from its first instruction to its last, barriers and waits for copies included."""
     each = _estimate_load_cycles(events, clock_mhz)
     at_l1, *longer = np.moveaxis(np.asarray(events.path_cycles, np.float64), -1, 0)
-    path = WARP_PATH_FACTOR * at_l1 + CONFLICT_CYCLES * events.bank_conflicts / events.warps
+    path = at_l1
     for before, after, low, high in zip([at_l1, *longer], longer, LOAD_CYCLES, LOAD_CYCLES[1:], strict=False):
         path = path + (after - before) * np.clip((each - low) / (high - low), 0.0, 1.0)
+    path = WARP_PATH_FACTOR * path + CONFLICT_CYCLES * events.bank_conflicts / events.warps
     # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
     path = path + events.group_waits * TENSOR_LATENCY_CYCLES
     path = path + events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
@@ -229,6 +229,6 @@ def _estimate_load_cycles(events: Events, clock_mhz: Number) -> Number:
     """Latency of a global load in cycles, by the sectors that L1 and L2 miss."""
     moved = events.traffic
     l1_miss = np.minimum(1.0, moved.l2_bytes / np.maximum(SECTOR_BYTES * moved.sectors, 1.0))
-    l2_miss = np.minimum(1.0, moved.dram_bytes / np.maximum(moved.l2_bytes, 1.0)) ** SHARED_MISS_EXPONENT
+    l2_miss = np.minimum(1.0, moved.dram_bytes / np.maximum(moved.l2_bytes, 1.0))
     beyond_l1 = L2_CYCLES - L1_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
     return L1_CYCLES + l1_miss * beyond_l1

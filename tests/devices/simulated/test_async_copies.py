@@ -95,7 +95,11 @@ def test_copies_past_l1_pass_the_banks_once(vector: int) -> None:
 
 
 def test_tiles_in_flight_hide_latency_with_diminishing_returns() -> None:
-    two, three, five = (seconds(product(stages, "async")) for stages in (2, 3, 5))
+    events, resident = compute_work(A100, (kernel := product(2, "async")), profile_kernel(kernel)).launches[0]
+    two, three, five = (
+        estimate_latency(A100, replace(events, tiles_ahead=ahead), resident, 1410.0).seconds
+        for ahead in (1.0, 2.0, 4.0)
+    )
     assert two > three > five
     assert two - three > 1.5 * (three - five)
     # One tile ahead is one tile ahead, whichever way it comes.
@@ -106,7 +110,7 @@ def test_shallow_waits_hide_no_more() -> None:
     """Three copies of each tile, but a wait that leaves none of them in flight."""
     kernel = product(3, "async")
     wait = nvrtc.compile(kernel.cuda_source.replace("wait_copies<1>", "wait_copies<0>"), "sm_80")
-    assert seconds(replace(kernel, ptx=wait.ptx)) > seconds(kernel)
+    assert seconds(replace(kernel, ptx=wait.ptx, cubin=wait.cubin)) > seconds(kernel)
 
 
 def test_wait_for_copies_just_issued_hides_nothing() -> None:
@@ -125,7 +129,7 @@ def test_wait_for_copies_just_issued_hides_nothing() -> None:
         argument_bytes=(64 * 128 * 4, 128),
     )  # fmt: skip
     out = nvrtc.compile(text, "sm_80")
-    alone = replace(kernel, ptx=out.ptx, launches=(launch,), resources=(out.resources["k"],))
+    alone = replace(kernel, ptx=out.ptx, cubin=out.cubin, launches=(launch,), resources=(out.resources["k"],))
     found = events_of(alone)
     assert (found.tile_waits, found.tiles_ahead) == (64, 0)
     # 64 round trips to memory or L2, one after another.

@@ -93,9 +93,9 @@ def test_more_work_takes_no_less_time_and_energy(name: str) -> None:
     before = _predict(quantities)
     for kind in WORK:
         after = _predict({**quantities, kind: 2.0 * quantities[kind] + 1.0})
-        # A miss of L1 is a share of the rounds, so more rounds share the same misses.
-        slack = 0.97 if kind.endswith("load_words") else 1 - 1e-9
-        assert (after.latency_s >= slack * before.latency_s).all(), kind
+        # More sectors of the same bytes hit L1 more often, and the mean load is shorter.
+        if not kind.endswith("load_sectors"):
+            assert (after.latency_s >= (1 - 1e-9) * before.latency_s).all(), kind
         work_j = [(one.power_w - one.standby_w) * one.latency_s for one in (before, after)]
         assert (work_j[1] >= (1 - 1e-9) * work_j[0]).all(), kind
     slower = data_sheet_prior.predict_prior(A100, quantities, 700.0)
@@ -131,8 +131,9 @@ def test_estimated_counts_are_those_of_the_compiled_kernel(schedule: Schedule) -
     for name in ("requests", "sectors", "l2_bytes"):
         expected = getattr(counted.traffic, name)
         assert getattr(estimated.traffic, name)[0] == pytest.approx(expected, rel=0.1), name
-    for name in ("direct_load_rounds", "tile_load_rounds", "tile_load_trips"):
-        assert getattr(estimated, name)[0] == pytest.approx(getattr(counted, name), rel=0.1), name
+    assert estimated.issued_instructions[0] == pytest.approx(counted.issued_instructions, rel=0.35)
+    for guess, found in zip(estimated.path_cycles[0], counted.path_cycles, strict=True):
+        assert 0.25 <= guess / found <= 4.0
     assert resident.blocks[0] == pytest.approx(known.blocks, rel=0.5)
 
 

@@ -90,11 +90,3 @@ def test_matmul_of_whole_tiles_is_counted_exactly(side: int) -> None:
     assert totals["global_requests"] == blocks * warps * (2 * tiles + 16)
     assert totals["global_sectors"] == 16 * totals["global_requests"]
     assert totals["shared_requests"] == blocks * warps * tiles * (5 + 32)
-
-
-def test_loads_that_fill_tiles_are_told_from_direct_reads() -> None:
-    staged, direct = (profile_kernel(kernel)[0] for kernel in (samples.sgemm(1024), samples.naive(1024)))
-    for profile, fills in ((staged, True), (direct, False)):
-        loads = [one for one in profile.accesses if (one.space, one.kind) == ("global", "load")]
-        assert loads
-        assert all(one.fills_tile is fills for one in loads)
