@@ -7,7 +7,8 @@ of the warp (105 to 108), the scoreboards that it sets when its result is there 
 operands are read (113 to 115), those that it waits for (116 to 121), and the operands that stay in a cache
 for the next instruction (122 to 124). NVIDIA documents none of that. Names, widths, guards and branches were
 read in what nvdisasm 13.5 prints of 19,000 to 416,000 instructions of each of six architectures; a test holds
-the decoder against nvdisasm, also for the cycles and the scoreboards (`-hex`).
+the decoder against nvdisasm. The scheduling is laid out as Jia et al. found it on Volta ("Dissecting the
+NVIDIA Volta GPU Architecture via Microbenchmarking", 2018).
 
 nvdisasm takes 0.3 s of CPU for the smallest kernel, which a search could not pay for each of its trials.
 """

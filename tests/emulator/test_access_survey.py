@@ -48,7 +48,7 @@ def test_survey_finds_patterns_shares_and_arguments() -> None:
     assert found["global", True, 2] == (1.0, 1.0, 1.0)
     # The store uses 32 banks, the load one.
     assert found["shared", True, None] == (1.0, 0.0, 1.0)
-    assert found["shared", False, None] == (0.5, 0.0, 32.0)
+    assert found["shared", False, None] == (1.0, 0.0, 32.0)
 
 
 def test_long_loop_runs_a_few_trips(monkeypatch: pytest.MonkeyPatch) -> None:

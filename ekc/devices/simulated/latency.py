@@ -20,7 +20,7 @@ import numpy as np
 
 from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
-from ekc.devices.simulated.memory_traffic import SECTOR_BYTES
+from ekc.devices.simulated.memory_traffic import LINE_BYTES, SECTOR_BYTES
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.machine_code.warp_path import L1_CYCLES, L2_CYCLES, LOAD_CYCLES
 
@@ -228,7 +228,8 @@ def _compute_exposed_share(tiles_ahead: Number) -> Number:
 def _estimate_load_cycles(events: Events, clock_mhz: Number) -> Number:
     """Latency of a global load in cycles, by the sectors that L1 and L2 miss."""
     moved = events.traffic
-    l1_miss = np.minimum(1.0, moved.l2_bytes / np.maximum(SECTOR_BYTES * moved.sectors, 1.0))
+    asked = SECTOR_BYTES * moved.sectors - LINE_BYTES * events.local_requests
+    l1_miss = np.minimum(1.0, moved.l2_bytes / np.maximum(asked, 1.0))
     l2_miss = np.minimum(1.0, moved.dram_bytes / np.maximum(moved.l2_bytes, 1.0))
     beyond_l1 = L2_CYCLES - L1_CYCLES + l2_miss * DRAM_LATENCY_S * clock_mhz * 1e6
     return L1_CYCLES + l1_miss * beyond_l1
