@@ -8,7 +8,8 @@ counted as they are.
 `trace_block_loops`: how the addresses depend on the number of the block. A grid is a number in mixed radix,
 each digit the number of a tile along some axis, and a tensor moves with some digits. Blocks whose numbers
 divide the grid tell which: block 1 differs from block 0 in the fastest digit, and the first block that begins
-where block 0 does (or the first that does not) in the next digit.
+where block 0 does (or the first that does not) in the next digit. Blocks as far from the last one tell it
+too.
 """
 
 from __future__ import annotations
@@ -112,11 +113,25 @@ def trace_block_loops(ptx: str, launch: ForeignLaunch) -> dict[Access, BlockLoop
     """The digits of the number of a block on which the touched part of each array depends. Errors as of
     `execute_blocks`."""
     total = prod(launch.grid)
-    numbers = [0, *(n for n in _list_divisors(total) if n < total)]
-    trace = _run_slice(_StartTrace, ptx, launch, _slice_launch(ptx, launch), numbers)
+    numbers = np.array([0, *(n for n in _list_divisors(total) if n < total)])
+    traced, places = np.unique(np.concatenate([numbers, total - 1 - numbers]), return_inverse=True)
+    trace = _run_slice(_StartTrace, ptx, launch, _slice_launch(ptx, launch), traced.tolist())
     starts = trace.group_starts()
     trace.close()
-    return {access: _split_into_digits(total, numbers, each) for access, each in starts.items()}
+    # The first block may not run an access at the edge of an array, and neither may the last, elsewhere.
+    first, last = places[: len(numbers)], places[len(numbers) :]
+    return {
+        access: _split_into_digits(
+            total, numbers.tolist(), _differs(each[:, first]) | _differs(each[:, last])
+        )
+        for access, each in starts.items()
+    }
+
+
+def _differs(starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each block begins elsewhere than the first one, `[site, block]`; -1 where it runs no access."""
+    known = (starts >= 0) & (starts[:, :1] >= 0)
+    return np.asarray(((starts != starts[:, :1]) & known).any(axis=0))
 
 
 def _slice_launch(ptx: str, launch: ForeignLaunch) -> ControlSlice:
@@ -144,10 +159,8 @@ def _list_divisors(number: int) -> list[int]:
     return sorted({*low, *(number // n for n in low)})
 
 
-def _split_into_digits(total: int, numbers: Sequence[int], starts: NDArray[np.int64]) -> BlockLoops:
-    """Digits from the first addresses `[site, block]` of blocks 0 and those whose numbers divide the grid."""
-    known = (starts >= 0) & (starts[:, :1] >= 0)
-    differs = ((starts != starts[:, :1]) & known).any(axis=0)
+def _split_into_digits(total: int, numbers: Sequence[int], differs: NDArray[np.bool_]) -> BlockLoops:
+    """Digits, from whether blocks so many apart touch different parts; the numbers divide the grid."""
     moves = {number: bool(moved) for number, moved in zip(numbers, differs, strict=True) if number}
     digits, stride = [], 1
     while stride < total:
