@@ -230,3 +230,43 @@ def divides(footprint: Footprint) -> bool:
     """Whether the blocks that differ in this tensor fill it exactly."""
     panels = np.prod([extent for extent, moves in footprint.block_loops if moves])
     return bool(panels * footprint.block_bytes == footprint.tensor_bytes)
+
+
+ALIKE = {
+    "convolution": o.conv2d(1, 16, 28, 28, out_channels=32, kernel=3, padding=1),
+    "strided": o.conv2d(2, 3, 56, 56, out_channels=16, kernel=7, padding=3, stride=2),
+    "grouped": o.conv2d(2, 32, 14, 14, out_channels=32, kernel=3, padding=1, groups=4, dtype="float16"),
+    "uneven": o.matmul(250, 250, 250),
+    "odd": o.matmul(127, 255, 63),
+    "half": o.matmul(256, 256, 256, dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("kernels", [2, pytest.param(17, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ALIKE)
+def test_kernel_costs_the_same_without_its_schedule(name: str, kernels: int) -> None:
+    device = devices.open("a100@no-residual")
+    space, random = Space(ALIKE[name], device.limits), np.random.default_rng(0)
+    population, _ = space.repair(random, space.sample(random, 4 * kernels))
+    for row in range(kernels):
+        kernel = compile_schedule(space.build_schedule(population, row), device.arch, device.limits)
+        starts = [
+            ForeignLaunch(
+                one.name,
+                one.grid,
+                one.block,
+                {x: BlankArray(size) for x, size in zip(one.arguments, one.argument_bytes, strict=True)},
+                one.shared_bytes,
+            )
+            for one in kernel.launches
+        ]
+        alone = compile_foreign_kernel(kernel.cuda_source, device.arch, starts)
+        if alone.cubin != kernel.cubin:
+            # NVRTC makes one of several codes of a text.
+            continue
+        # A device of its own for each, as a board warms up.
+        fresh = [devices.open("a100@no-residual") for _ in range(2)]
+        times = [one.time(which).latency_s for one, which in zip(fresh, (kernel, alone), strict=True)]
+        joules = [one.meter(which).energy_j for one, which in zip(fresh, (kernel, alone), strict=True)]
+        assert times[1] == pytest.approx(times[0], rel=0.02)
+        assert joules[1] == pytest.approx(joules[0], rel=0.02)
