@@ -61,6 +61,8 @@ and for the mean cost of the pick."""
 TIE = 1e-3
 """Relative difference below which two predictions are a tie."""
 DRAWS = 1000
+WORST = 10
+"""Rows of each card that are printed as most wrong."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Timed:
     kind: str
     simulated_s: float
     roofline_s: float
+    parts_s: Mapping[str, float]
+    """Seconds that each resource alone would take, by the model."""
 
     @property
     def card(self) -> str:
@@ -85,8 +89,13 @@ def time_row(row: ForeignRow, kernel: CompiledKernel) -> Timed:
     spec = find_spec(CARDS[row.card].device)
     assert spec is not None
     work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
-    seconds = sum(float(estimate_latency(spec, *one, spec.boost_mhz).seconds) for one in work.launches)
-    return Timed(row, find_kind(row, kernel), seconds, compute_roofline(spec, kernel))
+    found = [estimate_latency(spec, *one, spec.boost_mhz) for one in work.launches]
+    parts = {
+        part: sum(float(one.seconds_by_resource[part]) for one in found)
+        for part in found[0].seconds_by_resource
+    }
+    seconds = sum(float(one.seconds) for one in found)
+    return Timed(row, find_kind(row, kernel), seconds, compute_roofline(spec, kernel), parts)
 
 
 def compute_roofline(spec: GpuSpec, kernel: CompiledKernel) -> float:
@@ -206,6 +215,22 @@ def make_lines(timed: Sequence[Timed], lists: Mapping[str, Any], seed: int) -> l
     return lines
 
 
+def format_worst(timed: Sequence[Timed]) -> list[str]:
+    """The long rows of each card that are most wrong, with the resources that the model says take longest."""
+    lines = []
+    for card in dict.fromkeys(one.card for one in timed):
+        own = [one for one in timed if one.card == card and one.row.seconds >= LONG_S]
+        own.sort(key=lambda one: -abs(np.log(one.simulated_s / one.row.seconds)))
+        for one in own[:WORST]:
+            longest = sorted(one.parts_s.items(), key=lambda part: -part[1])[:3]
+            shown = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in longest)
+            lines.append(
+                f"{card} {one.row.number} {one.kind}: {one.row.seconds * 1e6:.1f} us, "
+                f"x {one.simulated_s / one.row.seconds:.2f}; alone: {shown}"
+            )
+    return lines
+
+
 def _judge_times(card: str, found: Mapping[str, float]) -> dict[str, Any]:
     bar = {"median_error": ERROR_BARS[card], "spearman": RANK_BARS[card]}
     passed = found["median_error"] <= bar["median_error"] and found["spearman"] >= bar["spearman"]
@@ -300,6 +325,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"{one.card} {one.row.number} {one.kind}: {one.row.seconds * 1e6:.1f} us, x {ratio:.2f}")
     lines = make_lines(timed, lists, arguments.seed) + make_group_lines(timed, lists, arguments.seed)
     print("\n".join(format_line(line) for line in lines))
+    print(f"the {WORST} most wrong of each card, with the times that the longest resources take alone [us]")
+    print("\n".join(format_worst(timed)))
     return {"lines": lines, "refused": refused}
 
 

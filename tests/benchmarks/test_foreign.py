@@ -90,7 +90,7 @@ def test_rows_of_one_group_are_in_one_half(tmp_path: Path) -> None:
 
 def make_timed(real: float, simulated: float, group: str = "g") -> Timed:
     row = ForeignRow("a100_sm80", 0, group, real, "", False, {}, "", (), {})
-    return Timed(row, "reduction", simulated, real)
+    return Timed(row, "reduction", simulated, real, {})
 
 
 def test_ties_count_as_wrong_and_cost_their_mean() -> None:
