@@ -294,7 +294,7 @@ RUNGS: dict[str, Callable[[int], Schedule]] = {
     "shared memory": make_shared,
     "register tile": lambda size: tiled(vector=1, stages=1, size=size),
     "vector loads": lambda size: tiled(stages=1, size=size),
-    "smaller blocks": lambda size: tiled(threads=(8, 16), stages=1, size=size),
+    "smaller blocks": lambda size: tiled(threads=(8, 8), stages=1, size=size),
     "pipelined": lambda size: tiled(size=size),
 }
 """Name of each rung -> the function that makes its schedule from the size of the matrices."""
