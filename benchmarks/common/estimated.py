@@ -17,7 +17,7 @@ from benchmarks.common import clblast
 from benchmarks.common.clblast import WIDEST, Xgemm
 from ekc.codegen.compiled import Launch, Resources
 from ekc.codegen.generate import generate
-from ekc.devices.simulated.estimated_path import (
+from ekc.devices.simulated.data_sheet_prior import (
     DIRECT_WORDS_IN_FLIGHT,
     TILE_WORDS_IN_FLIGHT,
     estimate_exposed_share,
@@ -29,7 +29,7 @@ from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.emulator.counters import count_sectors, count_wavefronts
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.rules.launch import RESERVED_REGISTERS
-from ekc.machine_code.counts import MachineCounts
+from ekc.machine_code.warp_path import MachineCounts
 from ekc.ptx.counting.counts import InstructionCounts
 
 WARP, LINE, SECTOR_BYTES = 32, 128, 32

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.search.paper_runs import DEFAULT, EVERYTHING
-from ekc.report.figure_page import format_figure_page
-from ekc.report.theme import COLORS, import_plotly, round_column, style_figure
+from ekc.report.theme import COLORS, format_figure_page, import_plotly, round_column, style_figure
 
 Line = dict[str, Any]
 NOTE = "virtual meter"

@@ -115,7 +115,7 @@ def prepare_library_folder(out: Path | None, name: str) -> Path:
 @contextmanager
 def log_lost_kernels(folder: Path, name: str) -> Iterator[None]:
     """Write a library within the block; logs a line if it lacks kernels that the folder had before."""
-    from ekc.codegen.library.contents import describe_lost, read_contents
+    from ekc.codegen.library.write import describe_lost, read_contents
 
     before = read_contents(folder, name)
     yield

@@ -160,7 +160,7 @@ def _list_divisors(number: int) -> list[int]:
 
 
 def _split_into_digits(total: int, numbers: Sequence[int], differs: NDArray[np.bool_]) -> BlockLoops:
-    """Digits, from whether blocks so many apart touch different parts; the numbers divide the grid."""
+    """Digits, from whether blocks at these distances touch different parts; the distances divide the grid."""
     moves = {number: bool(moved) for number, moved in zip(numbers, differs, strict=True) if number}
     digits, stride = [], 1
     while stride < total:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.course import check, load_exercises, measure_clocks, rung, tiled
+from ekc.course import check, load_exercises, measure_clocks, tiled
 from ekc.course.answers import RIGHT, Feedback, list_exercises
 from ekc.course.ladder import make_tensor_product
 from ekc.course.lessons import SOLUTIONS, list_lessons

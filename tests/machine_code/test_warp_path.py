@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.codegen import nvrtc
-from ekc.machine_code.counts import count_machine_code, find_bank_conflicts
 from ekc.machine_code.decode import MachineCode, decode_functions
-from ekc.machine_code.warp_path import LOAD_CYCLES, measure_path
+from ekc.machine_code.warp_path import LOAD_CYCLES, count_machine_code, find_bank_conflicts, measure_path
 from ekc.ptx.counting.branch_slice import ONE_WARP
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module

@@ -14,7 +14,7 @@ from ekc.errors import EkcError
 from ekc.ptx.counting import loop_trips
 from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import count_instructions
-from ekc.ptx.counting.trips import extend_line
+from ekc.ptx.counting.loop_trips import extend_line
 from ekc.search.space.space import Space
 from tests.ptx.helpers import BOTH_COMPILERS, TOUCH, count_body, make_loop
 

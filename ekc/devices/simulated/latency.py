@@ -49,7 +49,7 @@ DRAM_LATENCY_S = 280e-9
 """Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
 FP32_SHARE = 0.93
-"""Share of the published fp32 rate that the pipe reaches; conflicts of register banks are apart (fit)."""
+"""Share of the published fp32 rate that the pipe reaches without conflicts of register banks (fit)."""
 L2_SHARE = 0.70
 DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""

@@ -22,8 +22,8 @@ from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, survey_accesses
 from ekc.emulator.block_execution import ForeignLaunch
 from ekc.emulator.paged_memory import BlankArray
-from ekc.machine_code.counts import MachineCounts, count_machine_code
 from ekc.machine_code.decode import MachineCode, decode_functions
+from ekc.machine_code.warp_path import MachineCounts, count_machine_code
 from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import (
     InstructionCounts,

@@ -11,8 +11,14 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Applied, Measured, Shifted
 from ekc.governor.live.job_report import GovernorLog
-from ekc.report.figure_page import format_figure_page
-from ekc.report.theme import COLORS, import_plotly, make_panels, round_column, style_figure
+from ekc.report.theme import (
+    COLORS,
+    format_figure_page,
+    import_plotly,
+    make_panels,
+    round_column,
+    style_figure,
+)
 
 SUFFIX = ".html"
 _PANELS = ("SM clock [MHz]", "power of the whole board [W]", "length of an iteration [s]")

@@ -12,7 +12,6 @@ import numpy as np
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder
-from ekc.models.torch_reader.elements import take_elements
 from ekc.models.torch_reader.names import packet_of
 from ekc.models.torch_reader.program import (
     Shapes,
@@ -24,7 +23,7 @@ from ekc.models.torch_reader.program import (
     load_program,
     make_functional,
 )
-from ekc.models.torch_reader.reading import Reading
+from ekc.models.torch_reader.reading import Reading, take_elements
 from ekc.models.torch_reader.walk import KEPT_WHOLE, Walk
 from ekc.models.torch_reader.writes import needs_functional
 

@@ -9,7 +9,6 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.models.opaque import ReadArguments, describe_internal_error
 from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
-from ekc.models.torch_reader.elements import store_dtype
 from ekc.models.torch_reader.names import name_nodes, packet_of
 from ekc.models.torch_reader.reading import (
     Handler,
@@ -17,6 +16,7 @@ from ekc.models.torch_reader.reading import (
     OperatorCall,
     Reading,
     ValueName,
+    store_dtype,
 )
 
 HANDLERS: Mapping[str, Handler] = {

@@ -21,13 +21,11 @@ import numpy as np
 
 from ekc.ptx.cfg import split_blocks
 from ekc.ptx.constants import WARP_SIZE
-from ekc.ptx.counting.branch_slice import Step, Threads, slice_branches
-from ekc.ptx.counting.integers import Value
-from ekc.ptx.counting.loop_trips import Body, Pass, TripFinder, UncountableLoop
+from ekc.ptx.counting.branch_slice import SliceStep, Threads, slice_branches
+from ekc.ptx.counting.integers import Path, RegisterValues, Value, join_paths
+from ekc.ptx.counting.loop_trips import Body, Comparison, Numbers, Pass, TripFinder, UncountableLoop, shorten
 from ekc.ptx.counting.loops import ControlFlowGraph
-from ekc.ptx.counting.regions import Region, Steps, build_regions
-from ekc.ptx.counting.register_values import Path, RegisterValues, join_paths
-from ekc.ptx.counting.trips import Comparison, Numbers, shorten
+from ekc.ptx.counting.regions import LoopRegion, Steps, build_regions
 from ekc.ptx.module import KernelText, Register
 
 
@@ -64,14 +62,16 @@ class _Walk:
         self.finder = TripFinder(graph, {step.target: step.bits for each in steps.values() for step in each})
         self.runs = [0.0] * len(graph.blocks)
         self.weights: list[Numbers] = []
-        """Trips that each trip stands for, of the loops around, the outermost first."""
+        """Trips that each trip represents, of the loops around, the outermost first."""
 
     def run(self) -> list[float]:
         """Runs of each block, mean over the warps."""
         self._run_region(build_regions(self.graph, self.steps), RegisterValues(), Path(), Pass(True))
         return self.runs
 
-    def _run_region(self, region: Region, registers: RegisterValues, path: Path, how: Pass) -> list[_Edge]:
+    def _run_region(
+        self, region: LoopRegion, registers: RegisterValues, path: Path, how: Pass
+    ) -> list[_Edge]:
         """Run the body of a loop, or the kernel, once. Returns the edges that leave it or lead back."""
         arriving: dict[int, list[Path]] = {region.header: [path]}
         leaving = []
@@ -130,7 +130,7 @@ class _Walk:
                 lanes = (lanes[..., 0] if lanes.ndim else lanes) * each.sum()
         self.runs[number] += float(lanes)
 
-    def _run_loop(self, region: Region, registers: RegisterValues, path: Path, how: Pass) -> list[_Edge]:
+    def _run_loop(self, region: LoopRegion, registers: RegisterValues, path: Path, how: Pass) -> list[_Edge]:
         """Run all trips of a loop. Returns the edges that leave it."""
 
         def run_body(starts: Mapping[str, Value], by: Pass) -> Body:
@@ -159,7 +159,7 @@ class _Walk:
 
 
 def _run_steps(
-    steps: Iterable[Step], registers: RegisterValues, path: Path, comparisons: list[Comparison] | None
+    steps: Iterable[SliceStep], registers: RegisterValues, path: Path, comparisons: list[Comparison] | None
 ) -> None:
     """Run the steps of a block; what they compare is added to `comparisons`."""
     for step in steps:
@@ -183,7 +183,7 @@ def _read_guard(guard: Register, registers: RegisterValues, path: Path) -> Value
 
 
 def _compute(
-    step: Step, registers: RegisterValues, path: Path, comparisons: list[Comparison] | None
+    step: SliceStep, registers: RegisterValues, path: Path, comparisons: list[Comparison] | None
 ) -> Value:
     if step.operation is None:
         return None

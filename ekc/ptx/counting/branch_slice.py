@@ -76,7 +76,7 @@ ONE_WARP = Threads()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Step:
+class SliceStep:
     """An instruction of the slice, with its operands resolved."""
 
     target: str
@@ -110,7 +110,7 @@ class Step:
 
 def slice_branches(
     graph: ControlFlowGraph, kernel: KernelText, threads: Threads
-) -> dict[int, tuple[Step, ...]]:
+) -> dict[int, tuple[SliceStep, ...]]:
     """Block -> its instructions on which a guarded branch of the kernel depends."""
     writers: dict[str, list[Instruction]] = {}
     for number in graph.order:
@@ -165,7 +165,9 @@ class _Resolver:
             one.name: (place + 1) << _VARIABLE_SHIFT for place, one in enumerate(kernel.variables)
         }
 
-    def make_steps(self, one: Instruction, writers: Mapping[str, Sequence[Instruction]]) -> Iterable[Step]:
+    def make_steps(
+        self, one: Instruction, writers: Mapping[str, Sequence[Instruction]]
+    ) -> Iterable[SliceStep]:
         """One step for each register that an instruction writes."""
         first = one.operands[0]
         targets = (first.first, first.second) if isinstance(first, Pair) else (first,)
@@ -176,7 +178,7 @@ class _Resolver:
             if own is not None and isinstance(first, Pair) and name == names[-1]:
                 own = _negate(own)
             comparison = parse_type(one.parts[-1]) if own and one.parts[0] == "setp" else None
-            yield Step(
+            yield SliceStep(
                 target=name,
                 is_only_writer=len(writers[name]) == 1,
                 bits=self._count_bits(name),
@@ -192,7 +194,7 @@ class _Resolver:
         return 1 if kind == "pred" else max(8 * TYPE_BYTES.get(kind, 4), 16)
 
     def _find_operation(self, one: Instruction) -> tuple[Operation | None, tuple[Value, ...]]:
-        """What an instruction computes, and of what."""
+        """Operation of an instruction, and its arguments."""
         if one.parts[:2] == ("ld", "param"):
             value = self._read_parameter(one)
             return (None, ()) if value is None else ((lambda: value), ())

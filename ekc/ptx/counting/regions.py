@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ekc.ptx.counting.branch_slice import Step
+from ekc.ptx.counting.branch_slice import SliceStep
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
-Steps = Mapping[int, Sequence[Step]]
+Steps = Mapping[int, Sequence[SliceStep]]
 """Block -> the instructions on which branches depend."""
 
 
 @dataclass(frozen=True)
-class Region:
+class LoopRegion:
     """A loop, or the whole kernel."""
 
     depth: int
@@ -24,7 +24,7 @@ class Region:
     """All its blocks, those of nested loops included."""
     items: tuple[int, ...]
     """Its blocks in the order in which they run; a nested loop is its header."""
-    children: Mapping[int, Region]
+    children: Mapping[int, LoopRegion]
     """Header -> nested loop."""
     exits: tuple[int, ...]
     """Blocks behind the loop."""
@@ -39,7 +39,7 @@ class Region:
     block where all ways go on."""
 
 
-def build_regions(graph: ControlFlowGraph, steps: Steps) -> Region:
+def build_regions(graph: ControlFlowGraph, steps: Steps) -> LoopRegion:
     """The region of the whole kernel."""
     live = _find_live(graph, steps)
     return _build_region(graph, steps, live, 0, frozenset(graph.order), graph.loops, 0)
@@ -53,9 +53,9 @@ def _build_region(
     blocks: frozenset[int],
     loops: Sequence[NaturalLoop],
     depth: int,
-) -> Region:
+) -> LoopRegion:
     """The region of these blocks; `loops`: those inside."""
-    children: dict[int, Region] = {}
+    children: dict[int, LoopRegion] = {}
     left = list(loops)
     while left:
         outer = max(left, key=lambda one: len(one.body))
@@ -71,7 +71,7 @@ def _build_region(
     carried = tuple(sorted(live[header] & written))
     trips = _TripSlice(graph, steps, header, items, children)
     needed = trips.find_needed(carried) if depth else set[str]()
-    return Region(
+    return LoopRegion(
         depth=depth,
         header=header,
         blocks=blocks,
@@ -86,7 +86,7 @@ def _build_region(
 
 
 class _TripSlice:
-    """What the trips of one loop depend on."""
+    """Registers and loops that decide the trips of one loop."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class _TripSlice:
         steps: Steps,
         header: int,
         items: Sequence[int],
-        children: Mapping[int, Region],
+        children: Mapping[int, LoopRegion],
     ) -> None:
         self._graph, self._steps, self._header = graph, steps, header
         self._items, self._children = items, children
-        self._writers: dict[str, list[Step]] = {}
+        self._writers: dict[str, list[SliceStep]] = {}
         for number in self._list_blocks(items):
             for step in steps[number]:
                 self._writers.setdefault(step.target, []).append(step)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.acquisition import PredictedFigures
-from ekc.search.cost_model.expected_improvement import log_expected_improvement
-from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.gaussian_process import GaussianProcess, log_expected_improvement
 
 Array = NDArray[np.float64]
 
