@@ -133,11 +133,11 @@ class _Walk:
     def _run_loop(self, region: LoopRegion, registers: RegisterValues, path: Path, how: Pass) -> list[_Edge]:
         """Run all trips of a loop. Returns the edges that leave it."""
 
-        def run_body(starts: Mapping[str, Value], by: Pass) -> Body:
+        def run_body(here: Path, starts: Mapping[str, Value], by: Pass) -> Body:
             inner = registers.copy()
             for name, value in starts.items():
-                inner.set(name, value, path)
-            edges = self._run_region(region, inner, path, by)
+                inner.set(name, value, here)
+            edges = self._run_region(region, inner, here, by)
             back = [edge.path for edge in edges if edge.target == region.header]
             out = [edge.path for edge in edges if edge.target != region.header]
             ends = {name: inner.read(name, path.sides) for name in region.carried}

@@ -267,6 +267,12 @@ class Path:
         lanes = condition if self.lanes is True else self.lanes & condition
         return Path(lanes, self.sides) if lanes.any() else None
 
+    def unite_trips(self) -> Path:
+        """The threads that are on this path in any trip of the loops around."""
+        if self.lanes is True or self.lanes.ndim <= 2:
+            return self
+        return Path(self.lanes.any(axis=tuple(range(self.lanes.ndim - 2))), self.sides)
+
     def choose_side(self, block: int, is_taken: bool) -> Path:
         """The path on one side of a branch on unknown data."""
         return Path(self.lanes, self.sides | {(block, is_taken)})

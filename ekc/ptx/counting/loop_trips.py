@@ -12,7 +12,7 @@ number leaves the range of its type, all trips take the same path.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,8 +191,8 @@ class Body:
     """Registers at the end, of those that begin the next trip."""
 
 
-RunBody = Callable[[Mapping[str, Value], Pass], Body]
-"""Runs the body from registers at the start of a trip, or of many."""
+RunBody = Callable[[Path, Mapping[str, Value], Pass], Body]
+"""Runs the body on a path, from registers at the start of a trip, or of many."""
 
 
 @dataclass(frozen=True)
@@ -207,25 +207,38 @@ class TripFinder:
         self, region: LoopRegion, path: Path, start: Mapping[str, Value], run_body: RunBody, around: int
     ) -> Trips:
         """The trips of a loop that threads enter on `path` with `start`. `around`: trips that are run of the
-        loops around it. Raises `UncountableLoop`."""
+        loops around it. Raises `UncountableLoop`.
+
+        The threads that enter in any trip of the loops around are tried first. Mostly they take as many trips
+        as those on `path`, and their arrays are smaller.
+        """
         if not region.exits and not region.may_return:
             raise self._refuse(region, "it has no exit")
         search = _Search(self, region, path, run_body, around)
-        first = search.run(start)
-        if first.going is None:
-            once = np.zeros(1, np.int64)
-            return Trips(once, once + 1, start, 0, region.depth + 1)
-        growth = self._find_growth(start, first, search.run(first.ends))
-        if growth is None:
-            return search.follow(start)
-        known = {name: value if name in growth else None for name, value in start.items()}
+        wide = path.unite_trips()
+        if wide is not path:
+            try:
+                trips = self._find_even_trips(replace(search, path=wide), start)
+            except (UncountableLoop, _UnevenGrowth):
+                pass
+            else:
+                return replace(trips, last=np.where(path.lanes, trips.last, 0))
         try:
-            return search.measure(known, growth)
+            return self._find_even_trips(search, start)
         except _UnevenGrowth:
             return search.follow(start)
 
-    def _find_growth(self, start: Mapping[str, Value], first: Body, second: Body) -> dict[str, Value] | None:
-        """By how much each known register grows in a trip; None where one grows unevenly."""
+    def _find_even_trips(self, search: _Search, start: Mapping[str, Value]) -> Trips:
+        """The trips of a loop whose registers grow evenly. Raises `_UnevenGrowth` where they do not."""
+        first = search.run(start)
+        if first.going is None:
+            once = np.zeros(1, np.int64)
+            return Trips(once, once + 1, start, 0, search.depth)
+        growth = self._find_growth(start, first, search.run(first.ends))
+        return search.measure({name: start[name] if name in growth else None for name in start}, growth)
+
+    def _find_growth(self, start: Mapping[str, Value], first: Body, second: Body) -> dict[str, Value]:
+        """By how much each known register grows in a trip. Raises `_UnevenGrowth`."""
         growth = {}
         for name, value in start.items():
             end = first.ends[name]
@@ -234,8 +247,8 @@ class TripFinder:
             grown = find_growth(value, end, self.bits[name])
             again = find_growth(end, second.ends[name], self.bits[name])
             if grown is None or not _agree(grown, again, second.going):
-                return None
-            growth[name] = grown
+                raise _UnevenGrowth
+            growth[name] = _unite_growth(grown, first.going)
         return growth
 
     def _refuse(self, region: LoopRegion, reason: str) -> UncountableLoop:
@@ -259,7 +272,7 @@ class _Search:
 
     def run(self, starts: Mapping[str, Value], comparisons: list[Comparison] | None = None) -> Body:
         """Run what decides the trips."""
-        body = self.run_body(starts, Pass(False, True, comparisons))
+        body = self.run_body(self.path, starts, Pass(False, True, comparisons))
         for one in (*body.leaving, body.going):
             if one is not None and (sides := one.sides - self.path.sides):
                 end = self.finder.graph.blocks[min(block for block, _ in sides)].exit.instruction
@@ -299,7 +312,7 @@ class _Search:
         more = [events, np.unique(np.concatenate([np.ravel(last), np.ravel(last) + 1]))]
         if count > most:
             compared, numbers = [], np.arange(_CHUNKS[0])
-            self.run_body(extend(numbers), Pass(False, False, compared))
+            self.run_body(self.path, extend(numbers), Pass(False, False, compared))
             found = find_events(compared, numbers, self.depth)
             more += [] if found is None else [found[:_MOST_EVENTS]]
         numbers, weights = sample_trips(count, more, most)
@@ -381,6 +394,17 @@ class _Search:
 
     def _refuse(self, reason: str) -> UncountableLoop:
         return UncountableLoop(self.finder.graph, self.region.header, reason)
+
+
+def _unite_growth(grown: Value, going: Path | None) -> Value:
+    """One number where all threads that go on have the same growth."""
+    if not isinstance(grown, np.ndarray) or going is None:
+        return grown
+    found = grown
+    if going.lanes is not True:
+        every, lanes = np.broadcast_arrays(grown, going.lanes)
+        found = every[lanes]
+    return found.flat[0].item() if (found == found.flat[0]).all() else grown
 
 
 def _agree(one: Value, other: Value, going: Path | None) -> bool:
