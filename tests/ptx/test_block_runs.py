@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -349,3 +351,21 @@ def note_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_endless_loop_is_refused() -> None:
     facts = {"start": 0, "bound": 5, "step": 0, "back": 0, "kind": "s32", "guard": "lt", "middle": 0}
     assert "it does not end" in str(count_barriers({**facts, "comparison": "lt"}))
+
+
+@BOTH_COMPILERS
+def test_nested_loops_under_a_guard_take_little_memory(arch: str) -> None:
+    """Which threads pass the guard changes with four counters, and the trips of the loops in it do not."""
+    body = make_loop(
+        "int m = 0; m < 9; ++m",
+        make_loop("int n = 0; n < 7; ++n", f"{TOUCH.format('m * n + t')} __syncthreads();"),
+    )
+    body = f"if ((7 * i + 5 * j + 3 * k + l + t) % 4 != 1) {{ {body} }}"
+    for header in ("int l = 0; l < 11; ++l", "int k = 0; k < 2; ++k", "int j = 0; j < 24; ++j"):
+        body = make_loop(header, body)
+    tracemalloc.start()
+    got = count_body(make_loop("int i = 0; i < 3; ++i", body), arch)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert got.load_global == 3 * 24 * 2 * 11 * 9 * 7
+    assert peak < 60e6
