@@ -78,7 +78,7 @@ def estimate_work(one: Xgemm, side: int) -> tuple[Launch, Resources, LaunchProfi
 def _estimate_machine_code(
     one: Xgemm, side: int, counts: InstructionCounts, resources: Resources
 ) -> MachineCounts:
-    """What ptxas would make of the configuration."""
+    """Estimated counts of the machine code of the configuration."""
     warps = -(-one.threads // WARP)
     loads = [(a, t) for a, t in _make_accesses(one, side) if (a.space, a.kind) == ("global", "load")]
     shared = {"A": one.sb, "B": one.sa}

@@ -75,6 +75,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print(f"{spec.name} (simulated, no residual) beside {label}: {len(rows)} kernels")
     lines = _compare_kernels(rows)
     _print_lines("latency at the recorded clock; power at the recorded time", lines)
+    rates = _compare_rates(rows)
+    _print_lines("fastest recorded kernel of each operator, operations a second", rates)
     equals = _compare_equals(rows)
     _print_lines("energy of kernels of equal speed: rank by", equals)
     counters = _compare_counters(rows)
@@ -82,7 +84,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     fitted = _fit_energies(spec, rows) if arguments.fit else []
     if fitted:
         _print_lines("energies that fit the fitted half, in pJ at 7 nm", fitted)
-    return {"lines": lines, "equals": equals, "counters": counters, "fit": fitted, "device": label}
+    return {
+        "lines": lines,
+        "rates": rates,
+        "equals": equals,
+        "counters": counters,
+        "fit": fitted,
+        "device": label,
+    }
 
 
 def _compare_kernels(rows: Sequence[OwnRow]) -> list[dict[str, Any]]:
@@ -100,6 +109,22 @@ def _compare_kernels(rows: Sequence[OwnRow]) -> list[dict[str, Any]]:
         if part == "scored half":
             lines[-1]["pass"] = lines[-1]["power error"] < lines[-1]["median's error"]
     return lines
+
+
+def _compare_rates(rows: Sequence[OwnRow]) -> list[dict[str, Any]]:
+    """The simulated rate of the fastest kernel of each operator beside the recorded one."""
+    fastest: dict[str, OwnRow] = {}
+    for row in sorted(rows, key=lambda row: row.measured.latency_s):
+        fastest.setdefault(row.operator.digest, row)
+    return [
+        {
+            "operator": str(row.operator).splitlines()[0],
+            "recorded, 1e12/s": row.operator.flops / row.measured.latency_s / 1e12,
+            "simulated": row.operator.flops / row.simulated_s / 1e12,
+            "ratio": row.measured.latency_s / row.simulated_s,
+        }
+        for row in fastest.values()
+    ]
 
 
 def _score_latency(rows: Sequence[OwnRow]) -> dict[str, Any]:

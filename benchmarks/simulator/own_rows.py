@@ -103,7 +103,8 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
 
 def _read_kernels(folder: Folder) -> dict[str, Measured]:
     """Measured kernels by digest; of a kernel that was measured twice, the metering beside its equals."""
-    found = {one.schedule.digest: one for one in _read_timed(folder)}
+    found = {one.schedule.digest: one for one in map(_read_versus, _list_versus(folder))}
+    found |= {one.schedule.digest: one for one in _read_timed(folder)}
     counters = {row["item"]: row["launches"][0] for row in folder.list_rows("counters") if "launches" in row}
     for row in folder.list_rows("equals"):
         for digest, figures in row.get("figures", {}).items():
@@ -119,6 +120,10 @@ def _read_kernels(folder: Folder) -> dict[str, Measured]:
     }
 
 
+def _list_versus(folder: Folder) -> Iterator[dict[str, Any]]:
+    return (row for row in folder.list_rows("versus") if row["status"] == "ok" and "schedule" in row)
+
+
 def _read_equal(schedule: Schedule, figures: Mapping[str, Any]) -> Measured:
     watts = figures["power_w"]
     return Measured(
@@ -131,6 +136,13 @@ def _read_equal(schedule: Schedule, figures: Mapping[str, Any]) -> Measured:
         temperature_c=figures["temperature_c"],
         is_equal=True,
     )
+
+
+def _read_versus(row: Mapping[str, Any]) -> Measured:
+    """The kernel that ran beside a library, by the median of its repetitions."""
+    figures = row["figures"]["ekc"]
+    latency_s = statistics.median(one[0] for one in figures["latency_s"])
+    return Measured(Schedule.from_json(row["schedule"]), latency_s, float(figures["clock_mhz"]))
 
 
 def _read_rotated(group: Group, name: str) -> Measured | None:

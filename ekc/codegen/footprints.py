@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import Footprint
 from ekc.ir.affine import evaluate_form
 from ekc.ir.compute import TensorSpec
+from ekc.ir.hardware.memory import PAIR_BYTES, SECTOR_BYTES
 from ekc.ir.lowering.memory_access import (
     IndexForms,
     count_block_elements,
@@ -22,7 +23,6 @@ from ekc.ir.lowering.memory_access import (
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.lowering.regions import Region, Segment
 
-SECTOR_BYTES, PAIR_BYTES = 32, 64
 SAMPLED_BLOCKS, MOST_LISTED = 8, 1 << 22
 """Blocks of which elements are listed where a block accesses no box, and most elements of one."""
 

@@ -109,10 +109,6 @@ def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
             namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(symbol), code)
 
 
-_FAIRNESS_INTERVAL = 97
-"""Every so many masked steps the highest block runs instead of the lowest, so that no lane starves."""
-
-
 @dataclass(frozen=True)
 class BatchCounts:
     """Counts of a batch by block or by site; they hold no reference to the batch."""
@@ -132,6 +128,9 @@ class Batch:
     """The lanes of some blocks, with their registers, memory and program counters."""
 
     memory_unit_type: type[MemoryUnit] = MemoryUnit
+    fairness_interval = 97
+    """Every so many masked steps the highest block runs instead of the lowest, so that lanes that wait in a
+    loop for what others write do not wait forever."""
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
         self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
@@ -275,7 +274,7 @@ class Batch:
                 self.barriers.resolve_deadlock()
                 continue
             turn += 1
-            if turn % _FAIRNESS_INTERVAL == 0:
+            if turn % self.fairness_interval == 0:
                 low = int(self.pc[self.pc < WAITING].max())
             mask = self.pc == low
             if mask.all():

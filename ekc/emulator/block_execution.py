@@ -14,6 +14,7 @@ too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -98,7 +99,8 @@ def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> Bl
     an array without content.
     """
     code = _slice_launch(ptx, launch)
-    trace = _run_slice(_ExecutionTrace, ptx, launch, code, blocks)
+    may_wait = code.address_reads or code.loop_reads
+    trace = _run_slice(_WaitingTrace if may_wait else _ExecutionTrace, ptx, launch, code, blocks)
     warps = len(trace.warp_starts)
     runs_by_first = {
         block.instructions[0]: trace.warp_runs[block.number] / warps for block in trace.decoded.blocks
@@ -215,9 +217,11 @@ class _NotingMemoryUnit(MemoryUnit):
 
 
 class _ExecutionTrace(Batch):
-    """A batch that notes every address of global memory."""
+    """A batch that notes every address of global memory. No loop waits for data, so lanes that have diverged
+    meet again as early as they can."""
 
     memory_unit_type = _NotingMemoryUnit
+    fairness_interval = sys.maxsize
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
         self.noted: dict[str, list[Ranges]] = {}
@@ -253,6 +257,12 @@ class _ExecutionTrace(Batch):
                     own = array == one
                     touched[number, kind] = _summarize_ranges(starts[own], ends[own])
         return touched
+
+
+class _WaitingTrace(_ExecutionTrace):
+    """The same, where a loop may wait for what other lanes write."""
+
+    fairness_interval = Batch.fairness_interval
 
 
 class _StartTrace(AddressTrace):

@@ -137,6 +137,8 @@ def list_loop_remarks(node: tree.LoopNode) -> Iterator[str]:
         yield f"pipeline {loop.stages}{', async' if node.is_async else ''}"
     if node.must_unroll:
         yield "written out"
+    elif loop.unroll == 0:
+        yield "unrolled by the compiler"
     elif loop.unroll > 1:
         yield "unroll" if loop.unroll >= loop.extent else f"unroll {loop.unroll}"
 
@@ -217,6 +219,8 @@ def _list_stage_remarks(kernel: LaunchTree, node: tree.StageNode) -> Iterator[st
         yield f"panels of {buffer.panel}"
     if buffer.swizzle > 1:
         yield f"swizzle {buffer.swizzle}"
+    if node.staging.unroll > 0:
+        yield f"unroll {node.staging.unroll}"
     if node.is_async:
         yield f"{count_tiles_ahead(buffer.copy_count)} ahead"
     if node.source.guards:

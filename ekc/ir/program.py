@@ -38,7 +38,8 @@ class Loop:
     is_reduction: bool
     level: str = "serial"
     unroll: Extent = 1
-    """Number of iterations that are written out; the extent itself unrolls fully."""
+    """Number of iterations that are written out; the extent itself unrolls fully, 0 leaves the number to the
+    compiler."""
     stages: Extent = 1
     """Number of copies of each shared tile: with 2 the next tile is loaded while one is used."""
     copy: str = "register"
@@ -83,6 +84,8 @@ class Staging:
     """The compute whose values fill the region (compute_at); None where the region is copied."""
     warps: Extent = 1
     """Number of warps that share the reduction of one element, where `producer` is a reduction."""
+    unroll: Extent = 0
+    """Rounds of a copy by all threads that are written out; 0 leaves the number to the code generator."""
 
     @property
     def name(self) -> str:

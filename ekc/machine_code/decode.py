@@ -3,7 +3,7 @@
 From sm_75 to sm_120 an instruction has 128 bits. The lowest nine say what it does, the next three where its
 operands are. Beside the operands there are the predicate that guards it (bits 12 to 15), the width of an
 access (73 to 75) and, from bit 105 on, how the hardware schedules it: the cycles until the next instruction
-of the warp (105 to 108), the scoreboards that it sets when its result is there (110 to 112) and when its
+of the warp (105 to 108), the scoreboards that it sets when its result is written (110 to 112) and when its
 operands are read (113 to 115), those that it waits for (116 to 121), and the operands that stay in a cache
 for the next instruction (122 to 124). NVIDIA documents none of that. Names, widths, guards and branches were
 read in what nvdisasm 13.5 prints of 19,000 to 416,000 instructions of each of six architectures; a test holds
@@ -66,9 +66,9 @@ class MachineCode:
     cycles: NDArray[np.int64]
     """Cycles until the next instruction of the warp may issue, at least 1."""
     result_boards: NDArray[np.int64]
-    """Scoreboard that tells when the result is there; 7 for none."""
+    """Scoreboard that is set when the result is written; 7 for none."""
     operand_boards: NDArray[np.int64]
-    """Scoreboard that tells when the operands are read; 7 for none."""
+    """Scoreboard that is set when the operands are read; 7 for none."""
     waits: NDArray[np.int64]
     """Scoreboards that the instruction waits for, a bit for each of six."""
     sources: NDArray[np.int64]

@@ -36,6 +36,15 @@ _SHARED, _LOCAL, _GLOBAL = ("LDS", "LDSM", "SHFL", "ATOMS"), ("LDL",), ("LDG", "
 _BOARDS = 6
 _SELDOM = 0.5
 """Part of the trips of a loop below which an instruction delays nothing there."""
+INTEGER_NAMES = (
+    "MOV", "P2R", "SEL", "FSEL", "FMNMX", "FSETP", "ISETP", "IADD3", "LEA", "LOP3", "IABS", "PRMT", "IMNMX",
+    "SHF", "PLOP3", "VIADD", "VIADDMNMX", "VIMNMX",
+)  # fmt: skip
+"""Instructions of the integer pipe, which also compares and selects floats."""
+_NO_REGISTER = 255
+_BANKS = 2
+"""Banks of registers of a warp, even and odd numbers. Three operands of one instruction out of one bank take
+a cycle more (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018)."""
 
 
 @dataclass(frozen=True)
@@ -163,31 +172,6 @@ class _Clock:
         rest = (trips - min(2.0, max(1.0, np.ceil(trips)))) * (self._now - begin)
         self._now += rest
         self._ready = [time + rest for time in self._ready]
-
-
-INTEGER_NAMES = (
-    *(
-        "MOV",
-        "P2R",
-        "SEL",
-        "FSEL",
-        "FMNMX",
-        "FSETP",
-        "ISETP",
-        "IADD3",
-        "LEA",
-        "LOP3",
-        "IABS",
-        "PRMT",
-        "IMNMX",
-    ),
-    *("SHF", "PLOP3", "VIADD", "VIADDMNMX", "VIMNMX"),
-)
-"""Instructions of the integer pipe, which also compares and selects floats."""
-_NO_REGISTER = 255
-_BANKS = 2
-"""Banks of registers of a warp, even and odd numbers. Three operands of one instruction out of one bank take
-a cycle more (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018)."""
 
 
 @dataclass(frozen=True)

@@ -240,3 +240,32 @@ def test_mistake_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         generate(eval(text, globals()))
     assert str(caught.value) == message
+
+
+def test_loop_left_to_the_compiler_has_no_pragma() -> None:
+    s = Schedule(o.matmul(64, 64, 64)).split("k", (16,)).reorder("i", "j", "k.0", "k.1").unroll("k.1", 0)
+    lines = [line.strip() for line in generate(s.unroll("k.0", 2)).source.splitlines()]
+    inner = next(n for n, line in enumerate(lines) if line.startswith("for (int k_1"))
+    outer = next(n for n, line in enumerate(lines) if line.startswith("for (int k_0"))
+    assert (lines[outer - 1], lines[inner - 1]) == ("#pragma unroll 2", lines[outer])
+
+
+@pytest.mark.parametrize(
+    ("unroll", "pragma"), [(0, "#pragma unroll 4"), (6, "#pragma unroll 6"), (16, "#pragma unroll")]
+)
+def test_rounds_of_a_copy_are_written_out_as_asked(unroll: int, pragma: str) -> None:
+    s = (
+        Schedule(o.matmul(64, 64, 64))
+        .split("k", (16,))
+        .split("i", (32,))
+        .reorder("i.0", "j", "k.0", "i.1", "k.1")
+    )
+    s = s.bind("i.0", "block.x").split("j", (32,)).reorder("i.0", "j.0", "j.1", "k.0", "i.1", "k.1")
+    s = (
+        s.bind("j.0", "block.y")
+        .bind("j.1", "thread.x")
+        .cache_write("C")
+        .cache_read("A", "shared", at="k.0", unroll=unroll)
+    )
+    lines = [line.strip() for line in generate(s).source.splitlines()]
+    assert lines[lines.index("for (int round = 0; round < 16; ++round) {") - 1] == pragma

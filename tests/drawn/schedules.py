@@ -268,7 +268,10 @@ def _cache_read(program: Program, choose: Choose) -> Step | None:
     order = choose([(), (), tuple(reversed(range(rank)))])
     at = choose([None, *_serial(nest), *_serial(nest)])
     scope = "register" if "." in source else choose(("shared", "shared", "register"))
-    return CacheRead(source, scope, at, choose((1, 2, 4, 8)), order, choose((0, 0, 1, 4)))
+    vector, pad = choose((1, 2, 4, 8)), choose((0, 0, 1, 4))
+    return CacheRead(
+        source, scope, at, vector, order, pad, unroll=choose((0, 0, 3)) if scope == "shared" else 0
+    )
 
 
 def _serial(nest: Nest) -> list[str]:
@@ -299,7 +302,7 @@ def _pipeline(program: Program, choose: Choose) -> Step | None:
 
 def _unroll(program: Program, choose: Choose) -> Step | None:
     names = _serial(_nest(program, choose))
-    return Unroll(choose(names), choose((None, 1, 2, 4))) if names else None
+    return Unroll(choose(names), choose((None, 0, 1, 2, 4))) if names else None
 
 
 def _vectorize(program: Program, choose: Choose) -> Step | None:

@@ -39,7 +39,7 @@ def survey_touches(
     }
 
 
-def test_survey_finds_patterns_shares_and_arguments() -> None:
+def test_survey_counts_requests_sectors_and_wavefronts_of_each_argument() -> None:
     found = survey_touches(stride=1)
     # Rows of 4000 bytes: every lane in a sector and a line of its own.
     assert found["global", False, 0] == (1.0, 32.0, 32.0)

@@ -78,7 +78,7 @@ FOLLOWED: dict[str, Callable[[str], Schedule]] = {
     "fuse unknown": lambda near: product().fuse("i", near),
     "bind level": lambda near: product().bind("i", near),
     "bind unknown loop": lambda near: product().bind(near, "block.x"),
-    "unroll 0": lambda near: product().unroll("k", int(near)),
+    "unroll by -1": lambda near: product().unroll("k", int(near)),
     "pipeline 3": lambda near: staged().pipeline("k.0", int(near)),
     "pipeline async 1": lambda near: staged().pipeline("k.0", int(near), "async"),
     "pipeline async 7": lambda near: staged().pipeline("k.0", int(near), "async"),

@@ -71,3 +71,21 @@ def test_random_schedules_have_every_step_and_rare_shapes() -> None:
     assert any(x.is_block and x.is_reduction for k in nests for x in k.nest.loops), (
         "no reduction split over blocks"
     )
+
+
+def test_vthread_outside_of_the_sum_warns() -> None:
+    s = (
+        Schedule(ekc.matmul(32, 32, 32))
+        .split("i", (4,))
+        .split("k", (8,))
+        .reorder("i.0", "i.1", "k.0", "k.1", "j")
+    )
+    words = r"vthread i.1 is outside of reduction loop k.0, .* its 4 iterations, .* reorder i.1 behind k.1"
+    with pytest.warns(UserWarning, match=words):
+        s.bind("i.1", "vthread")
+
+
+def test_vthread_inside_of_the_sum_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
+    s = Schedule(ekc.matmul(32, 32, 32)).split("i", (4,)).reorder("i.0", "k", "i.1", "j")
+    s.bind("i.1", "vthread")
+    assert not recwarn.list

@@ -53,8 +53,8 @@ def _format_span(start: str, segments: Sequence[Segment]) -> str:
     return f"{start} : {count}" if count > 1 else start
 
 
-_MAX_UNROLLED_ROUNDS = 8
-"""Most rounds of a cooperative copy that are all unrolled; longer copies are unrolled by four."""
+_MAX_UNROLLED_ROUNDS, _ROUNDS_WRITTEN_OUT = 8, 4
+"""Most rounds of a cooperative copy that are all unrolled, and those of a longer copy."""
 
 
 def build_cooperative_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def build_cooperative_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
     strip_width, row = int(find_strip_width(node, scope.thread_count)), int(region.segments[-1].extent)
     return text | {
         "rounds": rounds,
-        "unroll": "" if rounds <= _MAX_UNROLLED_ROUNDS else " 4",
+        "unroll": _format_unroll(int(node.staging.unroll), rounds),
         "threads": scope.thread_count,
         "size": size,
         "exact": rounds * scope.thread_count * vector == size,
@@ -76,6 +76,12 @@ def build_cooperative_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
         "next": f"{scope.names[node.buffer.name]}_next",
         "parity": scope.copy_indices.get(node.buffer.name, ""),
     }
+
+
+def _format_unroll(unroll: int, rounds: int) -> str:
+    """Iterations of the loop over rounds that a pragma writes out; "" for all of them."""
+    count = unroll or (rounds if rounds <= _MAX_UNROLLED_ROUNDS else _ROUNDS_WRITTEN_OUT)
+    return "" if count >= rounds else f" {count}"
 
 
 def count_rounds(scope: Scope, node: StageNode) -> int:

@@ -42,7 +42,7 @@ def build_pipelined_loop_text(scope: Scope, node: tree.LoopNode, build_body: Bod
         "buffers": [_build_fetch_buffer(scope, s) for s in stages],
         "starts": starts,
         "rows": rows,
-        "main_unroll": _format_unroll(scope, node),
+        "main_pragma": _format_main_pragma(node),
     }
     return NodeText("pipeline", text, body)
 
@@ -71,7 +71,7 @@ def build_overlapped_loop_text(scope: Scope, node: tree.LoopNode, build_body: Bo
         "needs_proxy_fence": any(isinstance(n, tree.WgmmaGroupNode) for n in walk_nodes(tuple(rest))),
         "grouped": group is not None,
         "wait": format_wait(scope.kernel, scope.names) if group else "",
-        "main_unroll": _format_unroll(scope, node),
+        "main_pragma": _format_main_pragma(node),
     }
     return NodeText("async_pipeline", text, build_body(group.body if group else rest))
 
@@ -108,9 +108,9 @@ def _hoist_tile_starts(scope: Scope, loop: str, nodes: Sequence[tree.Node]) -> l
     return starts
 
 
-def _format_unroll(scope: Scope, node: tree.LoopNode) -> str:
-    """Unroll factor of a pipelined loop: 1, unless a step of the schedule sets it."""
-    return " 1" if int(node.loop.unroll) == 1 else str(build_loop_values(scope, node)["unroll"])
+def _format_main_pragma(node: tree.LoopNode) -> str:
+    """Pragma of a pipelined loop, which is unrolled where a step of the schedule says so."""
+    return "#pragma unroll 1" if int(node.loop.unroll) == 1 else _format_pragma(node)
 
 
 def _build_fetch_buffer(scope: Scope, stage: tree.StageNode) -> dict[str, Any]:
@@ -119,12 +119,23 @@ def _build_fetch_buffer(scope: Scope, stage: tree.StageNode) -> dict[str, Any]:
 
 
 def build_loop_values(scope: Scope, node: tree.LoopNode) -> dict[str, Any]:
-    """Values of every loop: name and type of the counter, iterations, unroll factor."""
+    """Values of every loop: name and type of the counter, iterations, pragma."""
     loop = node.loop
-    full = node.must_unroll or int(loop.unroll) >= int(loop.extent)
-    unroll = "" if full else f" {int(loop.unroll)}"
     counter = "long long" if int(loop.extent) >= 2**31 else "int"
-    return {"name": scope.names[loop.name], "type": counter, "extent": int(loop.extent), "unroll": unroll}
+    return {
+        "name": scope.names[loop.name],
+        "type": counter,
+        "extent": int(loop.extent),
+        "pragma": _format_pragma(node),
+    }
+
+
+def _format_pragma(node: tree.LoopNode) -> str:
+    """`#pragma unroll` with the iterations that are written out; "" where the compiler chooses."""
+    if int(node.loop.unroll) == 0 and not node.must_unroll:
+        return ""
+    count = int(node.copies)
+    return "#pragma unroll" if count >= int(node.loop.extent) else f"#pragma unroll {count}"
 
 
 def list_shared_stages(node: tree.LoopNode) -> list[tree.StageNode]:

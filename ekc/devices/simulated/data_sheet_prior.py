@@ -2,9 +2,9 @@
 
 `events.py` counts the events of a launch from the compiled kernel. Here they come from the analysis of the
 schedule, for a whole population at once, and nothing is compiled. Integer instructions, spills and the path
-of a warp, which only a compiler can tell, are estimated, with constants that were fitted when the latency
-model had no other path: CLBlast rows of three cards and recordings/h100, fitted halves. A schedule with
-several launches counts as one launch with the work of all and the grid of the one with most arithmetic.
+of a warp are known only after compilation. They are estimated, with constants that were fitted when the
+latency model had no other path: CLBlast rows of three cards and recordings/h100, fitted halves. A schedule
+with several launches counts as one launch with the work of all and the grid of the one with most arithmetic.
 
 No simulated device may use this prior: it would know the law that it is asked to find.
 `benchmarks/cost_model/analytic.py` compares it with recordings.
@@ -28,9 +28,10 @@ from ekc.devices.simulated.latency import (
     estimate_latency,
 )
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
-from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SECTOR_BYTES, SimulatedTraffic
+from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SimulatedTraffic
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.throughput import WGMMA_SHARE
+from ekc.ir.hardware.memory import SECTOR_BYTES
 from ekc.machine_code.warp_path import L1_CYCLES, LOAD_CYCLES
 
 Number = Any

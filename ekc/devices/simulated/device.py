@@ -112,7 +112,7 @@ def _list_static_causes(
     return tuple(EnergyCause(f"{name} x time", seconds, "s", w * seconds) for name, w in watts)
 
 
-SIMULATOR_VERSION = 11
+SIMULATOR_VERSION = 12
 """Version of the simulator; raise it when a model or figure changes, so that no older record is reused."""
 RELATIVE_TIME_NOISE = 0.003
 """Relative noise of one timed call (estimate). A4000 GEMM at a locked clock repeats to 0.02 %

@@ -88,7 +88,7 @@ _WARP_COUNTS = (
     *("fma32", "fp32", "fp16", "tensor", "group_products", "sfu"),
     *("convert", "pack", "shuffle", "branch", "other"),
 )
-"""Fields of `InstructionCounts`, by thread, that `Events` has by launch, in warp instructions."""
+"""Fields of `InstructionCounts`, by warp, that `Events` has by launch, in warp instructions."""
 
 
 def count_events(

@@ -20,8 +20,9 @@ import numpy as np
 
 from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
-from ekc.devices.simulated.memory_traffic import LINE_BYTES, SECTOR_BYTES
+from ekc.devices.simulated.memory_traffic import LINE_BYTES
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.ir.hardware.memory import SECTOR_BYTES
 from ekc.machine_code.warp_path import L1_CYCLES, L2_CYCLES, LOAD_CYCLES
 
 PATH = "path"
@@ -33,29 +34,29 @@ RTX 4090, 1.4 us on the A100)."""
 BLOCK_START_CYCLES = 100.0
 SFU_LANES_PER_SM = 16
 SHUFFLE_LANES_PER_SM = 32
-WARP_PATH_FACTOR = 1.25
+WARP_PATH_FACTOR = 1.22
 """Cycles of a warp alone over those that its control codes and the latencies of its loads ask for:
 instruction fetches and queues of the pipes. The constants that say "fit" come from the fitted halves of the
 CLBlast rows of three cards, of recordings/h100 and of benchmarks/simulator/foreign.py, all together,
 rounded."""
 PATH_NORM = 2.5
 """Exponent of the smooth maximum of the path of a warp and of the pipes: warps wait for each other (fit)."""
-CONFLICT_CYCLES = 2.0
+CONFLICT_CYCLES = 2.9
 """Issue slots that a conflict of register banks takes (fit)."""
 TENSOR_LATENCY_CYCLES = 33.0
 """Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
 "Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
-DRAM_LATENCY_S = 280e-9
-"""Seconds of a DRAM access beyond L2's (Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
+DRAM_LATENCY_S = 220e-9
+"""Seconds of a DRAM access beyond L2's (fit; Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
-FP32_SHARE = 0.93
+FP32_SHARE = 0.95
 """Share of the published fp32 rate that the pipe reaches without conflicts of register banks (fit)."""
 L2_SHARE = 0.70
 DRAM_SHARE = 0.92
 """Shares of the published bandwidths that the best kernels reach."""
-PIPELINED_EXPOSURE = 0.1
+PIPELINED_EXPOSURE = 0.08
 """Share of the latency of a round that stays exposed when the next tile loads during this one (fit)."""
-BARRIER_CYCLES = 60.0
+BARRIER_CYCLES = 25.0
 """Cycles of a barrier, the waits of its warps for the last one included (fit)."""
 BARRIER_CYCLES_PER_WARP = 1.5
 
@@ -70,7 +71,7 @@ class LatencyConstants:
     """Extra load-store cycles of a request to global memory, against one to shared memory: tags."""
 
 
-FITTED_CONSTANTS = LatencyConstants(norm=4.5, global_cycles=0.35)
+FITTED_CONSTANTS = LatencyConstants(norm=5.7, global_cycles=0.26)
 """See `WARP_PATH_FACTOR`."""
 
 

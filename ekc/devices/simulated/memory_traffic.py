@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ekc.codegen.compiled import Footprint, Launch
 from ekc.devices.simulated.launch_counts import AccessGroup, LaunchProfile
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.ir.hardware.memory import PAIR_BYTES, SECTOR_BYTES
 
 EVICTION_EXPONENT = 2.0
 """Exponent by which hits within a launch fall once the data outgrow L2; a strict LRU would drop to none
@@ -150,7 +151,6 @@ def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -
     return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)
 
 
-SECTOR_BYTES, PAIR_BYTES = 32, 64
 LINE_BYTES = 128
 LIVE_LINE_SHARE = 0.25
 """Share of the lines that the survey saw read twice that must stay in L1 at a time: the survey ran two trips

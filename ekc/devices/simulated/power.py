@@ -66,7 +66,7 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
         "integer": UnitEnergy(2.15, LANES, 4.3, f"0.03 to 1.48 pJ: {_ARITHMETIC}; 3 {_OPERANDS}"),
         "special function": UnitEnergy(6.0, LANES, 12.0, _NONE),
         "conversion": UnitEnergy(3.0, LANES, 6.0, _NONE),
-        "shuffle": UnitEnergy(3.6, LANES, 2.5, "4 B of shared data: the same crossbar"),
+        "shuffle": UnitEnergy(4.88, LANES, 2.5, "4 B of shared data: the same crossbar"),
         "tensor core": UnitEnergy(0.36, "flops of float16", 0.42, f"0.70 pJ: {_ANTEPARA}"),
         "instruction issue": UnitEnergy(
             127.5,
@@ -76,21 +76,21 @@ UNIT_ENERGIES: Mapping[str, UnitEnergy] = MappingProxyType(
             f"less 4 {_OPERANDS}",
         ),
         "shared request": UnitEnergy(
-            147.0,
+            188.0,
             WARPS,
             243.0,
             f"geometric mean of that of L1 below and 328 pJ per 128 B: {_DELESTRAC}, less the data",
         ),
         "global request": UnitEnergy(
-            321.0, WARPS, 530.0, f"1.59 pJ a bit of L1 at 128 B: {_ANTEPARA}, less the data and the issue"
+            410.0, WARPS, 530.0, f"1.59 pJ a bit of L1 at 128 B: {_ANTEPARA}, less the data and the issue"
         ),
         "shared wavefront": UnitEnergy(
             30.0, "wavefronts", 60.0, f"half of the banks, 7.5 pJ per 64 bits of SRAM: {_ARITHMETIC}"
         ),
-        "shared data": UnitEnergy(0.89, "B", 0.62, f"82.1 pJ per 32 B: {_DELESTRAC}, less the wavefront"),
-        "global data": UnitEnergy(0.89, "B", 0.62, "as shared data: one crossbar brings both"),
+        "shared data": UnitEnergy(1.21, "B", 0.62, f"82.1 pJ per 32 B: {_DELESTRAC}, less the wavefront"),
+        "global data": UnitEnergy(1.21, "B", 0.62, "as shared data: one crossbar brings both"),
         "L1 sector": UnitEnergy(22.5, "sectors", 45.0, f"107 pJ: {_DELESTRAC}, less 32 B of global data"),
-        "L2 data": UnitEnergy(6.0, "B", 7.0, f"368 pJ per 32 B: {_DELESTRAC}"),
+        "L2 data": UnitEnergy(4.95, "B", 7.0, f"368 pJ per 32 B: {_DELESTRAC}"),
     }
 )
 

@@ -200,10 +200,20 @@ _VOLTAGES = {
     "rise":                      (   0.284,     0.38,      0.38,     0.284,      0.28,       0.284),
 }
 _HOPPER_ENERGIES: Mapping[str, float] = MappingProxyType(
-    {"multiply-add": 2.0, "tensor core": 2.3, "L2 data": 2.3, "shared request": 0.83, "global request": 0.83}
-    | dict.fromkeys(("shared data", "global data", "shuffle"), 0.35)
+    {
+        "multiply-add": 2.1,
+        "integer": 1.4,
+        "tensor core": 2.3,
+        "L2 data": 2.8,
+        "shared request": 0.65,
+        "global request": 0.75,
+        "shared data": 0.66,
+        "global data": 0.34,
+        "shuffle": 0.35,
+        "L1 sector": 1.25,
+    }
 )
-"""All but that of a multiply-add are at the bound that the literature sets."""
+"""Those of tensor cores, L2 and shared requests are at the bound that the literature sets."""
 _POWERS = {
     "tdp_w":                     (   250.0,    700.0,     700.0,     450.0,     350.0,       250.0),
     "constant_w":                (    21.0,     40.0,      52.0,      38.0,      36.0,        28.0),
@@ -211,7 +221,7 @@ _POWERS = {
     "idle_clock_w_per_ghz":      (     4.8,     10.0,      10.0,       5.0,       5.0,         5.0),
     "active_clock_w_per_ghz":    (     8.0,      8.0,       8.0,      11.0,      11.0,         9.0),
     "process_energy_scale":      (     1.0,     0.72,      0.72,      0.62,      1.15,         1.6),
-    "memory_pj_per_byte":        (    72.0,     97.0,      64.0,      80.0,      90.0,        90.0),
+    "memory_pj_per_byte":        (    89.0,     97.0,      64.0,      80.0,      90.0,        90.0),
     "memory_published_pj_per_byte": (65.3,     93.4,      93.4,     112.0,     112.0,       112.0),
     "kelvin_per_w":              (    0.15,     0.06,      0.06,      0.09,      0.12,        0.16),
     "energy_factors":            (      {}, *(_HOPPER_ENERGIES,) * 2,   {},        {},          {}),

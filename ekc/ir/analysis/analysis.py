@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.affine import choose, max_extent, min_extent
+from ekc.ir.affine import choose, max_extent
 from ekc.ir.analysis.guards import LaneSteps, compute_pass_shares, merge_guards
 from ekc.ir.analysis.issued_accesses import (
     compute_conversion_cost,
@@ -215,7 +215,7 @@ class _QuantityWalk:
 
     def _count_loop(self, node: tree.LoopNode, trips: PopulationValue) -> None:
         extent = to_float64(node.loop.extent)
-        copies = extent if node.must_unroll else min_extent(to_float64(node.loop.unroll), extent)
+        copies = to_float64(node.copies)
         steps = choose(copies >= extent, 0.0, extent / copies)
         self._add_quantity("loop_steps", trips * steps * self.warp_count)
         outer_runs = self.loop_runs

@@ -200,7 +200,7 @@ def list_unrolled_loops(path: Sequence[LoopNode], nest: Nest) -> dict[Atom, Unro
     found: dict[Atom, UnrolledLoop] = {x.name: UnrolledLoop(x.extent, 1) for x in nest.loops}
     for node in path:
         extent = node.loop.extent
-        copies = extent if node.must_unroll else min_extent(node.loop.unroll, extent)
+        copies = node.copies
         if isinstance(copies, int) and copies == 1:
             continue
         is_straight = (extent % max_extent(copies, 1) == 0) & ~has_needed_guard(_collect_guards(node.body))

@@ -24,6 +24,8 @@ WARP = 32
 """Lanes of a warp."""
 SECTOR_BYTES = 32
 """Bytes of a sector, the unit in which L1 and L2 are read."""
+PAIR_BYTES = 64
+"""Bytes of two neighbouring sectors, which DRAM moves at once by default."""
 CACHE_LINE_BYTES = 128
 """Bytes of a cache line, and of one wavefront of shared memory."""
 BANKS = 32

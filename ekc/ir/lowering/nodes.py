@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Extent
+from ekc.ir.affine import AffineForm, Extent, max_extent, min_extent
 from ekc.ir.compute import Compute, TensorSpec
 from ekc.ir.hardware.memory import CACHE_LINE_BYTES, SECTOR_BYTES
 from ekc.ir.hardware.mma import MmaInstruction
@@ -37,6 +37,13 @@ class LoopNode:
     def is_async(self) -> bool:
         """Whether tiles of later iterations are copied by asynchronous copies."""
         return any(isinstance(n, CopyWaitNode) for n in self.body)
+
+    @property
+    def copies(self) -> Extent:
+        """Iterations that are written out; 1 where their number is left to the compiler."""
+        if self.must_unroll:
+            return self.loop.extent
+        return min_extent(max_extent(self.loop.unroll, 1), self.loop.extent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,8 +314,7 @@ def count_statements(nodes: tuple[Node, ...]) -> Extent:
     total: Extent = 0
     for node in nodes:
         if isinstance(node, LoopNode):
-            copies = node.loop.extent if node.must_unroll else node.loop.unroll
-            total = total + copies * count_statements(node.body)
+            total = total + node.copies * count_statements(node.body)
         elif isinstance(node, FragmentNode):
             total = total + node.fragment_count
         else:

@@ -71,8 +71,10 @@ class Unroll(Step):
 
         for k.1 in 8           ->   for k.1 in 8                unroll
 
-    Loops that index registers are always unrolled, as registers have no index at run time.
-    Refuses: an unknown loop, a loop on blocks or threads, a factor below 1.
+    A loop without this step is not unrolled; `factor=0` leaves the number to the compiler. Estimates before
+    compiling take it for 1. Loops that index registers are always unrolled, as registers have no index at
+    run time.
+    Refuses: an unknown loop, a loop on blocks or threads, a factor below 0.
     """
 
     kind: ClassVar[str] = "unroll"
@@ -88,7 +90,7 @@ class Unroll(Step):
             raise self.make_error("a serial loop", problem, "unroll a serial loop")
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         requested = 1 if self.factor is None else self.factor
-        check = at_least(f"unroll {loop.name}", requested, 1, "as a factor")
+        check = at_least(f"unroll {loop.name}", requested, 0, "as a factor")
         new = nest.replace_loop(loop.name, lambda x: replace(x, unroll=factor))
         return program.replace_nest(nest, new, check)
 

@@ -50,7 +50,9 @@ class CacheRead(Step):
     elements to each stored row, against bank conflicts. `swizzle=8` (or 4, 2) does the same without extra
     space: chunks of 16 bytes change places within each line of 128 bytes, by the line's number. It costs
     integer instructions for each read, few where a lane reads full chunks. `panel=64` (lines of 128 bytes)
-    stores the first line of every row before the second line of any row, as wgmma needs it. A "fragment" is
+    stores the first line of every row before the second line of any row, as wgmma needs it. Threads copy a
+    shared tile in rounds, of which `unroll` are written out: all up to 8 by default, else 4. A pipeline
+    writes all of them out. A "fragment" is
     spread over the lanes of a warp, for `tensorize`. It is filled from a shared copy, and the instruction
     fixes its layout. Where several computes read the tensor, the loop `at` selects one; `reader`, the name of
     its output, selects it without a loop. Halide and TVM call it cache_read too, Exo stage_mem. Refuses: an
@@ -69,6 +71,7 @@ class CacheRead(Step):
     swizzle: Extent = 1
     reader: str = ""
     panel: int = 0
+    unroll: Extent = 0
 
     def apply(self, program: Program) -> Program:
         """See the class."""
@@ -84,7 +87,7 @@ class CacheRead(Step):
             raise make_over_limit_error("cache_read", f"order {self.order}", limit, dims)
         self._check_panels(program.op.tensors[tensor].dtype)
         layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
-        new = Staging(tensor, self.source, self.scope, self.at, *layout)
+        new = Staging(tensor, self.source, self.scope, self.at, *layout, unroll=self.unroll)
         self._check_staging(nest, new)
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
@@ -93,8 +96,18 @@ class CacheRead(Step):
             fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once"),
             at_least(rule, self.pad, 0, "as pad"),
             self._make_swizzle_check(rule),
+            self._make_unroll_check(rule),
         )
         return program.replace_nest(nest, replace(nest, stagings=(*nest.stagings, new)), *checks)
+
+    def _make_unroll_check(self, rule: str) -> Check:
+        """The check that only a copy by all threads, in shared memory, has rounds to unroll."""
+        rounds = np.asanyarray(self.unroll)
+        if self.scope == "shared":
+            return at_least(rule, self.unroll, 0, "rounds to unroll")
+        return fits(
+            rule, rounds == 0, self.unroll, "must be 0 outside of shared memory", "0", "rounds to unroll"
+        )
 
     def _make_swizzle_check(self, rule: str) -> Check:
         """The check that a swizzle is 2, 4 or 8 chunks, of a tile in shared memory."""

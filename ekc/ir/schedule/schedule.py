@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,14 @@ class Schedule:
         return self.apply_steps(Reorder(loops))
 
     def bind(self, loop: str, level: str) -> Schedule:
-        """Run a loop on blocks, threads or vthreads. See `ekc.ir.schedule.Bind`."""
-        return self.apply_steps(Bind(loop, level))
+        """Run a loop on blocks, threads or vthreads. See `ekc.ir.schedule.Bind`.
+
+        Warns of a vthread outside of a reduction loop, which then runs for each vthread again.
+        """
+        bound = self.apply_steps(Bind(loop, level))
+        if level == "vthread":
+            _warn_of_repeated_sum(bound.program, loop)
+        return bound
 
     def unroll(self, loop: str, factor: int | None = None) -> Schedule:
         """Write out iterations. See `ekc.ir.schedule.Unroll`."""
@@ -130,10 +137,11 @@ class Schedule:
         swizzle: int = 1,
         reader: str = "",
         panel: int = 0,
+        unroll: int = 0,
     ) -> Schedule:
         """Stage a tensor in shared memory or registers. See `ekc.ir.schedule.CacheRead`."""
-        order = _list_to_tuple(order)
-        return self.apply_steps(CacheRead(source, scope, at, vector, order, pad, swizzle, reader, panel))
+        layout = (vector, _list_to_tuple(order), pad, swizzle)
+        return self.apply_steps(CacheRead(source, scope, at, *layout, reader, panel, unroll))
 
     def cache_write(self, tensor: str, scope: str = "register", vector: int = 1) -> Schedule:
         """Keep the output in registers until it is complete. See `ekc.ir.schedule.CacheWrite`."""
@@ -224,6 +232,19 @@ def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
         for check in program.checks[before:]:
             check.enforce()
     return program
+
+
+def _warn_of_repeated_sum(program: Program, vthread: str) -> None:
+    nest = program.find_nest(vthread, "bind")
+    inside = nest.loops[[x.name for x in nest.loops].index(vthread) + 1 :]
+    sums = [x.name for x in inside if x.is_reduction and x.is_serial]
+    if sums:
+        count = count_nouns(nest.find_loop(vthread).extent, "iteration")
+        problem = (
+            f"vthread {vthread} is outside of reduction loop {sums[0]}, which runs in each of its {count}"
+        )
+        remedy = f"with the copies in it; to stage once, reorder {vthread} behind {sums[-1]}"
+        warnings.warn(f"bind: {problem}, {remedy}", stacklevel=3)
 
 
 def _list_to_tuple(value: Any) -> Any:

@@ -1,15 +1,16 @@
 """How often each basic block of a kernel runs, from the instructions that decide its branches.
 
 These few instructions run for all threads and all trips of a loop together, as NumPy arrays with one axis
-for the threads and one for the trips of each loop around. So a branch on several counters and on the number
-of the thread (`if (8 * outer + inner < 27 && row < rows)`) counts as it goes, and trips are not followed one
-by one.
+for the threads and one for the trips of each loop around. So each side of a branch on several counters and on
+the number of the thread (`if (8 * outer + inner < 27 && row < rows)`) is counted as often as it is taken, and
+trips are not followed one by one.
 
 That takes the registers at the start of every trip. They are found by a guess: two trips tell by how much
 each register grows, and once the trips have run, each must have ended as the next one began. Where a register
 grows unevenly, the trips are followed one after another.
 
-A branch on data in memory is taken both ways. No other branch is: see `Threads` for what is known.
+A branch on data in memory is taken both ways, every other branch as its condition says. See `Threads` for
+what is known of a launch.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ class _Search:
             if last is not None:
                 break
         else:
-            raise self._refuse(f"it runs more than {_CHUNKS[-1]} times, each trip unlike the others")
+            raise self._refuse(f"it runs more than {_CHUNKS[-1]} times, and its trips differ from each other")
         count, most = int(np.max(last)) + 1, max(_LEAST_RUN, _MOST_RUN // self.around)
         more = [events, np.unique(np.concatenate([np.ravel(last), np.ravel(last) + 1]))]
         if count > most:
@@ -362,7 +362,9 @@ class _Search:
             if all(np.array_equal(start[name], body.ends[name]) for name in start):
                 raise self._refuse("it does not end")
             if len(starts) >= _MOST_FOLLOWED:
-                raise self._refuse(f"it runs more than {_MOST_FOLLOWED} times, each trip unlike the others")
+                raise self._refuse(
+                    f"it runs more than {_MOST_FOLLOWED} times, and its trips differ from each other"
+                )
             alive, start = going, body.ends
         numbers, bits = np.arange(len(starts)), self.finder.bits
         stacked = {name: self._stack([one[name] for one in starts], bits[name]) for name in start}

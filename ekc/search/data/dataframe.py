@@ -51,7 +51,7 @@ def list_decisions(program: Program) -> dict[str, int]:
     for nest in program.nests:
         for loop in nest.loops:
             found[f"loop.{loop.name}"] = loop.extent
-            found |= {f"unroll.{loop.name}": loop.unroll} if loop.unroll > 1 else {}
+            found |= {f"unroll.{loop.name}": loop.unroll} if loop.unroll != 1 else {}
             found |= {f"stages.{loop.name}": loop.stages} if loop.stages > 1 else {}
         for one in nest.stagings:
             found[f"vector.{one.name}"] = one.vector

@@ -232,7 +232,7 @@ def divides(footprint: Footprint) -> bool:
     return bool(panels * footprint.block_bytes == footprint.tensor_bytes)
 
 
-ALIKE = {
+COMPARED_OPERATORS = {
     "convolution": o.conv2d(1, 16, 28, 28, out_channels=32, kernel=3, padding=1),
     "strided": o.conv2d(2, 3, 56, 56, out_channels=16, kernel=7, padding=3, stride=2),
     "grouped": o.conv2d(2, 32, 14, 14, out_channels=32, kernel=3, padding=1, groups=4, dtype="float16"),
@@ -243,11 +243,12 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("kernels", [2, pytest.param(17, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("name", COMPARED_OPERATORS)
 def test_kernel_costs_the_same_without_its_schedule(name: str, kernels: int) -> None:
     device = devices.open("a100@no-residual")
-    space, random = Space(ALIKE[name], device.limits), np.random.default_rng(0)
+    space, random = Space(COMPARED_OPERATORS[name], device.limits), np.random.default_rng(0)
     population, _ = space.repair(random, space.sample(random, 4 * kernels))
+    compared = 0
     for row in range(kernels):
         kernel = compile_schedule(space.build_schedule(population, row), device.arch, device.limits)
         starts = [
@@ -264,9 +265,12 @@ def test_kernel_costs_the_same_without_its_schedule(name: str, kernels: int) -> 
         if alone.cubin != kernel.cubin:
             # NVRTC makes one of several codes of a text.
             continue
+        compared += 1
         # A device of its own for each, as a board warms up.
         fresh = [devices.open("a100@no-residual") for _ in range(2)]
         times = [one.time(which).latency_s for one, which in zip(fresh, (kernel, alone), strict=True)]
         joules = [one.meter(which).energy_j for one, which in zip(fresh, (kernel, alone), strict=True)]
         assert times[1] == pytest.approx(times[0], rel=0.02)
         assert joules[1] == pytest.approx(joules[0], rel=0.02)
+    # Few texts have several codes: of 17 convolutions one.
+    assert 2 * compared >= kernels
