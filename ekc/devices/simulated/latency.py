@@ -47,7 +47,7 @@ TENSOR_LATENCY_CYCLES = 33.0
 """Cycles from one matrix instruction to the next that adds to the same sums (estimate after Sun et al.,
 "Dissecting Tensor Cores via Microbenchmarks", 2022, of A100)."""
 DRAM_LATENCY_S = 220e-9
-"""Seconds of a DRAM access beyond L2's (fit; Jia et al. and later microbenchmarks: 400 to 600 cycles in all)."""
+"""Seconds of a DRAM access beyond L2's (fit; microbenchmarks since Jia et al.: 400 to 600 cycles in all)."""
 L2_TO_SM_BYTES_PER_CLOCK = 64.0
 FP32_SHARE = 0.95
 """Share of the published fp32 rate that the pipe reaches without conflicts of register banks (fit)."""
