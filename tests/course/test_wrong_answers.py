@@ -167,8 +167,8 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
     ],
     "7c": [(tiled(), "no tensor core"), (make_tensor_product(warps=1), "time is")],
     "7d": [(lambda r, c: 4 * r + c // 2, "r \\+ 8|group of four"), (lambda r, c: 0, "group of four|r \\+ 8")],
-    "8a": [(0.665, "percent"), (33.5, "share of work"), (39.48, "millijoules"), (1, "Add up")],
-    "8b": [(0.665, "percent"), (33.5, "part of time"), (10.21, "millijoules"), (1, "column of differences")],
+    "8a": [(0.649, "percent"), (35.1, "share of work"), (39.24, "millijoules"), (1, "Add up")],
+    "8b": [(0.689, "percent"), (31.1, "part of time"), (10.97, "millijoules"), (1, "column of differences")],
     "8c": [
         (1410, "more energy"),
         (1011, "nearest is 1005"),
