@@ -80,7 +80,7 @@ def test_vthread_outside_of_the_sum_warns() -> None:
         .split("k", (8,))
         .reorder("i.0", "i.1", "k.0", "k.1", "j")
     )
-    words = r"vthread i.1 is outside of reduction loop k.0, .* its 4 iterations, .* reorder i.1 behind k.1"
+    words = r"vthread i.1 is outside of reduction loop k.0, which runs 4 times, .* reorder i.1 behind k.1"
     with pytest.warns(UserWarning, match=words):
         s.bind("i.1", "vthread")
 

@@ -238,11 +238,9 @@ def _warn_of_repeated_sum(program: Program, vthread: str) -> None:
     nest = program.find_nest(vthread, "bind")
     inside = nest.loops[[x.name for x in nest.loops].index(vthread) + 1 :]
     sums = [x.name for x in inside if x.is_reduction and x.is_serial]
-    if sums:
-        count = count_nouns(nest.find_loop(vthread).extent, "iteration")
-        problem = (
-            f"vthread {vthread} is outside of reduction loop {sums[0]}, which runs in each of its {count}"
-        )
+    count = nest.find_loop(vthread).extent
+    if sums and count > 1:
+        problem = f"vthread {vthread} is outside of reduction loop {sums[0]}, which runs {count} times"
         remedy = f"with the copies in it; to stage once, reorder {vthread} behind {sums[-1]}"
         warnings.warn(f"bind: {problem}, {remedy}", stacklevel=3)
 
