@@ -191,13 +191,16 @@ def _unite_ranges(noted: Sequence[Ranges]) -> Ranges:
 
 
 def _summarize_ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> TouchedMemory:
-    """Memory of the block that touches the most of these united ranges."""
-    _, first, block = np.unique(starts >> _BLOCK_SHIFT, return_index=True, return_inverse=True)
+    """Memory of the block that touches the most of these united ranges. Of several, which may begin at other
+    places in a sector, the mean."""
+    _, block = np.unique(starts >> _BLOCK_SHIFT, return_inverse=True)
     bytes_by_block = np.bincount(block, ends - starts)
-    most = int(np.argmax(bytes_by_block))
-    own = slice(first[most], first[most] + np.count_nonzero(block == most))
-    sectors, pairs = (_count_cells(starts[own], ends[own], size) for size in (SECTOR_BYTES, PAIR_BYTES))
-    return TouchedMemory(float(bytes_by_block[most]), float(sectors), float(pairs))
+    is_most = bytes_by_block == bytes_by_block.max()
+    own, count = is_most[block], np.count_nonzero(is_most)
+    sectors, pairs = (
+        _count_cells(starts[own], ends[own], size) / count for size in (SECTOR_BYTES, PAIR_BYTES)
+    )
+    return TouchedMemory(float(bytes_by_block.max()), sectors, pairs)
 
 
 def _count_cells(starts: NDArray[np.int64], ends: NDArray[np.int64], size: int) -> int:
