@@ -219,7 +219,12 @@ def test_footprints_from_addresses_are_those_of_the_schedule(name: str) -> None:
                 if divides(wanted):
                     compared += 1
                     assert normalize(other) == normalize(wanted)
-            assert profile.counts == static.counts
+            # Both are means over the same blocks, added in another order.
+            executed, counted = vars(profile.counts), vars(static.counts)
+            assert executed == {
+                name: value if isinstance(value, dict) else pytest.approx(value)
+                for name, value in counted.items()
+            }
             assert profile.machine == static.machine
         if compared >= 6:
             return
