@@ -156,10 +156,6 @@ class Acquisition(ABC):
         """Score genomes for breeding; lower is better."""
         return self.predict_figures(population)[0].score() if len(population) else np.zeros(0)
 
-    def score_by_mean(self, population: Population) -> Array:
-        """Score genomes for the closing rounds, by their predicted figure; lower is better."""
-        return self.predict_figures(population)[0].mean if len(population) else np.zeros(0)
-
     def pick(
         self,
         population: Population,

@@ -69,16 +69,12 @@ class RoundSettings:
     random_share: float = 0.15
     """Share of the trials after the first round that is sampled at random, so that the models learn from more
     than their own favourites."""
-    closing_share: float = 1 / 16
-    """Share of all trials, the last ones, that takes the least predicted figures and explores nothing."""
     shortlist_per_trial: int = 32
     """Best genomes by acquisition that a batch is picked from, for each trial of the batch."""
 
 
 PARALLEL_ROUNDS = RoundSettings()
-SEQUENTIAL_ROUNDS = RoundSettings(
-    round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0, closing_share=0.0
-)
+SEQUENTIAL_ROUNDS = RoundSettings(round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0)
 """For a table of figures, which answers at once: each trial can be picked with knowledge of all earlier ones.
 No random trials: the Gaussian process says itself where it is unsure."""
 PEER_ROUNDS = RoundSettings(first_round_random_share=0.25, random_share=0.0)

@@ -69,7 +69,7 @@ class SearchMethod:
 DEFAULT_METHOD = SearchMethod()
 RANDOM_SEARCH = SearchMethod(
     breeding=replace(BREEDING, generations=0, elite_count=0),
-    rounds=replace(PARALLEL_ROUNDS, first_round_random_share=1.0, random_share=1.0, closing_share=0.0),
+    rounds=replace(PARALLEL_ROUNDS, first_round_random_share=1.0, random_share=1.0),
 )
 """Every trial a legal schedule sampled at random: the baseline of every search."""
 

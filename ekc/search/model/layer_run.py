@@ -2,8 +2,7 @@
 
 The layer's share of the trials is not known beforehand. The first round has the size that it has in a run
 of the mean share, a later one a sixteenth of the layer's trials so far, as a run that ends there has in the
-mean. The population grows with the trials. The closing round, which takes the least predicted figures,
-comes after the last turn of all layers.
+mean. The population grows with the trials.
 """
 
 from __future__ import annotations
@@ -116,13 +115,6 @@ class LayerRun:
             self._measure(planned)
         return ""
 
-    def close(self, most_trials: int) -> None:
-        """Measure the closing round, at most so many trials of it."""
-        with self._keep_failure():
-            size = min(compute_closing_size(self.trial_count), most_trials)
-            if size and self.can_go_on:
-                self._measure(self._plan(size, is_closing=True))
-
     def run_alone(self) -> TuningResult | None:
         """Run the layer to its end, as `ekc.tune` does; None after a failure."""
         with self._keep_failure():
@@ -145,13 +137,13 @@ class LayerRun:
                 return replace(self.run.make_result(), warm_start=self.warm_start)
         return None
 
-    def _plan(self, size: int, is_closing: bool = False) -> PlannedRound[Candidate] | None:
+    def _plan(self, size: int) -> PlannedRound[Candidate] | None:
         """Plan a round; None if there is nothing left to try."""
         run = self.run
         run.reporter.enter_stage("breed", run.search_loop.round_number + 1)
         expected = max(SCHEDULER.population_factor * run.options.trials, self.trial_count + size)
         run.breeder.population_size = compute_population_size(expected)
-        return run.search_loop.plan_round(size, is_closing=is_closing)
+        return run.search_loop.plan_round(size)
 
     def _measure(self, planned: PlannedRound[Candidate] | None) -> None:
         if planned is None:
@@ -169,10 +161,3 @@ class LayerRun:
             self.run.reporter.report("error", text=self.failure)
         finally:
             self.recent_spaces.note_use(self.run.task)
-
-
-def compute_closing_size(trial_count: int) -> int:
-    """Compute the trials of the closing round of a layer with so many trials before: those of a run that ends
-    after it."""
-    share = PARALLEL_ROUNDS.closing_share
-    return int(share / (1 - share) * trial_count)

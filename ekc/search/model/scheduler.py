@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ekc.search.model.layer_run import LayerRun, compute_closing_size
+from ekc.search.model.layer_run import LayerRun
 
 Strategy = Callable[[Sequence[LayerRun]], LayerRun]
 """Picks the layer of the next round among those that can go on."""
@@ -58,28 +58,21 @@ class Scheduler:
         self._note_turn(run)
 
     def run_turns(self) -> None:
-        """Run the turns of all layers, and then the closing rounds."""
-        while self._left > self._reserved and (ready := [run for run in self.runs if run.can_go_on]):
+        """Run the turns of all layers."""
+        while self._left > 0 and (ready := [run for run in self.runs if run.can_go_on]):
             run = self.pick_layer(ready)
-            reason = run.run_round(self._left - self._reserved, self.expected_passes)
+            reason = run.run_round(self._left, self.expected_passes)
             if reason:
                 self.stop_reason = f"{reason} of {run.layer.name}, the last layer that had a turn"
             else:
                 self._note_turn(run)
         if any(run.can_go_on for run in self.runs):
             self.stop_reason = ""
-        for run in self.runs:
-            run.close(self._left)
 
     @property
     def _left(self) -> int:
         """Trials that are not used yet."""
         return self.trials - sum(run.trial_count for run in self.runs)
-
-    @property
-    def _reserved(self) -> int:
-        """Trials of the closing rounds, if no layer had another turn. That turn may add one."""
-        return sum(compute_closing_size(run.trial_count) for run in self.runs if run.can_go_on)
 
     def _note_turn(self, run: LayerRun) -> None:
         """Note that a layer had a turn, and tell all layers if a callback asked the run to end."""
