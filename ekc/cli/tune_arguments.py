@@ -32,7 +32,6 @@ class TuneArguments:
     clocks: str
     seed: int
     records: Path | None
-    warm_start: Path | None
     time_budget_s: float | None
     workers: int | None
     quiet: bool
@@ -68,8 +67,6 @@ class TuneArguments:
         if self.target == "auto" and device.simulated and not self.quiet:
             log(f"ekc: no GPU found: this run simulates the {device.name}; --target names another device")
         RecordStore(self.records).close()
-        if self.warm_start is not None:
-            RecordStore(self.warm_start, create=False).close()
 
     def run_tuning(self, op: Operator, event_log: EventLog) -> TuningResult:
         """Run `ekc.tune` and write its events to the log."""

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.device import Metering, ModelledDevice, Timing
+from ekc.devices.device import Device, Metering, ModelledDevice, Timing
+from ekc.devices.recording import RecordedDevice
 from ekc.devices.statistics import Interval
-from ekc.errors import NothingLegal
+from ekc.errors import InvalidInput, NothingLegal
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs
-from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
 from ekc.search.data.trial import Trials
+from ekc.search.database.conditions import count_schedules, describe_unused
+from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.finals import Finals
@@ -34,7 +39,36 @@ from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
 from ekc.search.loop.task import ScheduleTask
+from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
+from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
+
+
+def open_record_store(device: Device, records: str | Path | None) -> RecordStore:
+    """Open the record file of runs on a device; without one, a store in memory. Raises `InvalidInput` for a
+    recording, on which nothing is measured, and `RecordError` for the file."""
+    if isinstance(device, RecordedDevice) and records is not None:
+        raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
+    return RecordStore(records)
+
+
+def open_space(
+    op: Operator, device: Device, objective: str, store: RecordStore
+) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
+    """Open the search space of an operator and the measurer of a device; on a recording the recorded
+    schedules are the space. Warns of stored figures of this device that cannot be used. Raises
+    `InvalidInput`."""
+    if isinstance(device, RecordedDevice):
+        return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
+    unused = describe_unused(count_schedules(store, to_canonical_json(op.to_json()), "timing"), device)
+    if unused:
+        warnings.warn(
+            f"records: {store.path} holds schedules of {op.name} that were timed on {device.label}: "
+            f"{unused}; they are not used, and all is measured here",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Space(op, device.limits), Measurer(device, store)
 
 
 class TuningRun:
@@ -49,10 +83,9 @@ class TuningRun:
         options: TuneOptions,
         reporter: Reporter | None = None,
         method: SearchMethod = DEFAULT_METHOD,
-        transfer_prior: TransferPrior | None = None,
     ) -> None:
         self.op, self.measurer, self.device, self.options = space.op, measurer, measurer.device, options
-        self.task = ScheduleTask(space, measurer, executor, options, reporter, method, transfer_prior)
+        self.task = ScheduleTask(space, measurer, executor, options, reporter, method)
         self.reporter = self.task.reporter
         size = compute_population_size(options.trials, method.breeding)
         self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)

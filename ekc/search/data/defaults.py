@@ -170,17 +170,6 @@ SCHEDULER = SchedulerSettings()
 
 
 @dataclass(frozen=True)
-class ForecastSettings:
-    """The forecast of a run's duration (`forecast.py`)."""
-
-    probe_count: int = 4
-    """Schedules compiled to estimate the seconds of one compile."""
-
-
-FORECAST = ForecastSettings()
-
-
-@dataclass(frozen=True)
 class ReplaySettings:
     """The search on tables and recordings (`replay/`)."""
 
@@ -457,17 +446,6 @@ class MeteringSettings:
 
 
 METERING = MeteringSettings()
-
-
-@dataclass(frozen=True)
-class TransferSettings:
-    """Transfer learning from recorded kernels (`cost_model/transfer.py`)."""
-
-    single_group_trust: float = 0.5
-    """Trust in what was learned from a single group, which no other group can test."""
-
-
-TRANSFER = TransferSettings()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ekc.errors import EkcError
 from ekc.models.model import ModelLayer
@@ -55,8 +55,6 @@ class LayerRun:
 
     layer: ModelLayer
     run: TuningRun
-    warm_start: str = ""
-    """Description of the records that the models learned from before the run; "" for none."""
     recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
     """The spaces of all layers of the model that took their turns last."""
     forecast: RoundForecast = field(init=False)
@@ -118,7 +116,7 @@ class LayerRun:
     def run_alone(self) -> TuningResult | None:
         """Run the layer to its end, as `ekc.tune` does; None after a failure."""
         with self._keep_failure():
-            return replace(self.run.run(()), warm_start=self.warm_start)
+            return self.run.run(())
         return None
 
     def finish(self) -> TuningResult | None:
@@ -126,7 +124,7 @@ class LayerRun:
         with self._keep_failure():
             if not self.failure:
                 self.run.run_finals()
-                return replace(self.run.make_result(), warm_start=self.warm_start)
+                return self.run.make_result()
         return None
 
     def finish_early(self) -> TuningResult | None:
@@ -134,7 +132,7 @@ class LayerRun:
         with self._keep_failure():
             if self.run.task.timed_candidates and not self.failure:
                 self.run.note_interrupt()
-                return replace(self.run.make_result(), warm_start=self.warm_start)
+                return self.run.make_result()
         return None
 
     def _plan(self, size: int) -> PlannedRound[Candidate] | None:

@@ -16,7 +16,7 @@ from ekc.search.model.model_result import ModelResult
 from ekc.search.model.model_search import ModelSearch
 from ekc.search.model.options import check_model, check_model_options
 from ekc.search.progress import show_progress
-from ekc.search.search_parts import open_record_store
+from ekc.search.run import open_record_store
 
 
 def tune_model(
@@ -34,7 +34,6 @@ def tune_model(
     effort: str | None = None,
     trials_per_layer: int | None = None,
     callback: EventListener | None = None,
-    warm_start: str | Path | None = None,
 ) -> ModelResult:
     """Tune every layer of a model with one budget of trials: the next trials go to the layer where they are
     expected to save most of the model's energy.
@@ -43,7 +42,7 @@ def tune_model(
     together, at least one for each (default 256 times the number of layers). trials_per_layer: instead, the
     same number for each layer, tuned one after another as by `ekc.tune`. effort: instead, "quick", "standard"
     or "full": at most 64, 256 or 1024 trials a layer in the mean, fewer if no layer's round would pay in the
-    passes of the model that the effort expects. warm_start: as of `ekc.tune`, another file than `records`.
+    passes of the model that the effort expects.
     time_budget_s: seconds of the whole run. callback: called with every `TuningEvent`; `layer` and `model`
     say which layer it is of. The others are those of `ekc.tune`.
 
@@ -56,7 +55,7 @@ def tune_model(
     check_model(model)
     check_executor_and_callback(executor, callback)
     check_flag("progress", progress)
-    check_paths(records=records, warm_start=warm_start)
+    check_paths(records=records)
     budget = check_model_options(
         *(model, trials, effort, trials_per_layer, max_slowdown, clocks, seed, time_budget_s)
     )
@@ -70,9 +69,4 @@ def tune_model(
         store = stack.enter_context(open_record_store(device, records))
         workers = executor or stack.enter_context(open_worker_pool(device, budget.trials))
         listeners = displays + (() if callback is None else (callback,))
-        search = ModelSearch(
-            *(model, device, options, budget, store, workers, listeners),
-            warm_start=warm_start,
-            shows_forecast=progress,
-        )
-        return search.run()
+        return ModelSearch(model, device, options, budget, store, workers, listeners).run()
