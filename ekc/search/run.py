@@ -33,10 +33,10 @@ from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.finals import Finals
-from ekc.search.loop.generations import SearchLoop, compute_population_size
 from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
+from ekc.search.loop.rounds import SearchLoop, compute_population_size
 from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space

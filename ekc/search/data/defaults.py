@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreedingSettings:
-    """Population and variation of the evolutionary search (`loop/breeding.py`, `loop/generations.py`)."""
+    """Population and variation of the evolutionary search (`loop/breeding.py`, `loop/rounds.py`)."""
 
     max_population: int = 2048
     """Genomes bred at a time, at most. With 8,192, runs of 256 trials found nothing better in 1.5 times the
@@ -48,7 +48,7 @@ BREEDING = BreedingSettings()
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """Number and kind of each round's trials (`loop/generations.py`), by default for trials that are prepared
+    """Number and kind of each round's trials (`loop/rounds.py`), by default for trials that are prepared
     in parallel, as schedules are compiled."""
 
     first_round_share: float = 1 / 8

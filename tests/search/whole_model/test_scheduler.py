@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ekc.search.model.scheduler import Scheduler, pick_fewest_trials, pick_largest_saving
+from ekc.search.whole_model.scheduler import Scheduler, pick_fewest_trials, pick_largest_saving
 
 
 @dataclass

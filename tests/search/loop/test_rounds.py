@@ -14,7 +14,7 @@ from ekc.search.data.defaults import PARALLEL_ROUNDS, RoundSettings
 from ekc.search.data.options import RANDOM_SEARCH
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import SearchLoop
+from ekc.search.loop.rounds import SearchLoop
 
 VALUES = 12
 ALL_RANKED = RoundSettings(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)

@@ -12,11 +12,11 @@ from ekc.models.model import Model
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_paths, parse_objective
 from ekc.search.loop.compile_job import open_worker_pool
-from ekc.search.model.model_result import ModelResult
-from ekc.search.model.model_search import ModelSearch
-from ekc.search.model.options import check_model, check_model_options
 from ekc.search.progress import show_progress
 from ekc.search.run import open_record_store
+from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.model_search import ModelSearch
+from ekc.search.whole_model.options import check_model, check_model_options
 
 
 def tune_model(

@@ -16,7 +16,7 @@ from ekc.errors import EkcError
 from ekc.models.model import ModelLayer
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import PARALLEL_ROUNDS, SCHEDULER
-from ekc.search.loop.generations import (
+from ekc.search.loop.rounds import (
     PlannedRound,
     compute_population_size,
     compute_round_size,

@@ -19,14 +19,14 @@ from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.clock_stage import ClockStage
 from ekc.search.loop.reporter import LayerLabel, Reporter
-from ekc.search.model.layer_run import LayerRun, RecentSpaces
-from ekc.search.model.model_clocks import make_clock_stage
-from ekc.search.model.model_data import NOT_TUNED, TunedLayer
-from ekc.search.model.model_result import ModelResult
-from ekc.search.model.options import TrialBudget
-from ekc.search.model.scheduler import Scheduler, Strategy, has_ended, pick_largest_saving
 from ekc.search.run import TuningRun, open_space
 from ekc.search.tuning_result import TuningResult
+from ekc.search.whole_model.layer_run import LayerRun, RecentSpaces
+from ekc.search.whole_model.model_clocks import make_clock_stage
+from ekc.search.whole_model.model_data import NOT_TUNED, TunedLayer
+from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.options import TrialBudget
+from ekc.search.whole_model.scheduler import Scheduler, Strategy, has_ended, pick_largest_saving
 from ekc.tables import join_lines
 
 

@@ -13,7 +13,7 @@ from ekc.search.data.result import MeasurementCost
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.measure import Measurer
-from ekc.search.model.model_data import TunedLayer
+from ekc.search.whole_model.model_data import TunedLayer
 
 KernelSource = Callable[[Schedule], CompiledKernel]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ekc.search.model.layer_run import LayerRun
+from ekc.search.whole_model.layer_run import LayerRun
 
 Strategy = Callable[[Sequence[LayerRun]], LayerRun]
 """Picks the layer of the next round among those that can go on."""
