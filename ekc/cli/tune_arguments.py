@@ -59,7 +59,7 @@ class TuneArguments:
 
     def _check_devices_and_files(self) -> None:
         from ekc import devices
-        from ekc.search.data.options import parse_objective
+        from ekc.search.data.selection import parse_objective
         from ekc.search.database.database import RecordStore
 
         parse_objective(self.objective)

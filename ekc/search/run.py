@@ -91,10 +91,11 @@ class TuningRun:
         self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)
         self.search_loop = SearchLoop(self.breeder, self.task, method.rounds)
         self.baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
-        goal = options.objective, options.max_slowdown
-        self.finals = Finals(self.op, measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
+        self.finals = Finals(
+            self.op, measurer, self.task.compiler.get_kernel, options.rule, self.reporter.report
+        )
         if "library" in options.contenders:
-            self.finals.library = LibraryContender(self.op, measurer, *goal)
+            self.finals.library = LibraryContender(self.op, measurer, options.rule)
         self._finalists: list[Candidate] = []
         self.is_interrupted = False
         self.clock_stage: ClockStage | None = None
@@ -140,7 +141,7 @@ class TuningRun:
         working = self._finalists or self.finals.pick_finalists([*self.task.candidates, self.baseline])
         if not working or not self.task.timed_candidates:
             raise NothingLegal(self._describe_failures())
-        result = self._assemble_result(*self.finals.select_winners(working), self.baseline)
+        result = self._assemble_result(*self.options.rule.select_winners(working), self.baseline)
         self.reporter.stage = "end"
         self.reporter.report("end", text=result.stopped)
         return result
@@ -171,7 +172,7 @@ class TuningRun:
 
     def _search_clocks(self, finalists: list[Candidate]) -> None:
         """Search clocks for the finalists; the summary says why if no clock can be set."""
-        best, fastest = (c.to_trial() for c in self.finals.select_winners(finalists))
+        best, fastest = (c.to_trial() for c in self.options.rule.select_winners(finalists))
         trials = tuple(c.to_trial() for c in finalists)
         layer = SearchedLayer(self.op.name, self.op, {self.op.name: 1}, fastest, best, trials)
         self.clock_stage = ClockStage(

@@ -26,9 +26,9 @@ from ekc.search.data.options import (
     check_start,
     parse_contenders,
     parse_effort,
-    parse_objective,
 )
 from ekc.search.data.result import INTERRUPTED
+from ekc.search.data.selection import parse_objective
 from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.loop.reporter import Reporter
 from ekc.search.progress import show_progress

@@ -30,9 +30,10 @@ from ekc.search.cost_model.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import ACQUISITION, SURROGATE
-from ekc.search.data.options import TuneOptions, compute_objective
+from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
+from ekc.search.data.selection import compute_objective
 
 Array = NDArray[np.float64]
 

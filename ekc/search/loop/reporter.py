@@ -14,7 +14,6 @@ from ekc.ir.operator import Operator
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.events import EventListener, TuningEvent
 from ekc.search.data.options import TuneOptions
-from ekc.search.data.selection import make_rank_key
 
 LOGGER = logging.getLogger("ekc.tune")
 """Logger of all events. ekc installs no handler: that is left to the program that imports it."""
@@ -78,7 +77,8 @@ class Reporter:
                 raise
 
     def _make_event(self, name: str, candidate: Candidate | None, text: str) -> TuningEvent:
-        best, fastest = _select_leaders([c for c in self.candidates if c.ok], self.options)
+        own = [c for c in self.candidates if c.ok]
+        best, fastest = self.options.rule.select_winners(own) if own else (None, None)
         label, tried = self.label, self._tried
         working = [c for c in tried if c.ok]
         planned = label.planned if label else self.options.trials
@@ -120,20 +120,6 @@ class Reporter:
         left_s = (elapsed_s - start_s) / (tried - before) * (planned - tried)
         budget_s = self.options.time_budget_s
         return left_s if budget_s is None else max(min(left_s, budget_s - elapsed_s), 0.0)
-
-
-def _select_leaders(
-    candidates: Sequence[Candidate], options: TuneOptions
-) -> tuple[Candidate | None, Candidate | None]:
-    """Select (the best among those within `max_slowdown` of the fastest, the fastest)."""
-    if not candidates:
-        return None, None
-    fastest = min(candidates, key=lambda c: c.latency_s)
-    if options.objective == "latency":
-        return fastest, fastest
-    limit_s = fastest.latency_s * (1 + options.max_slowdown)
-    fast = [c for c in candidates if c.latency_s <= limit_s]
-    return min(fast, key=lambda c: make_rank_key(c, options.objective)), fastest
 
 
 def log_event(event: TuningEvent) -> None:

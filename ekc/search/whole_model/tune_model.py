@@ -10,7 +10,8 @@ from ekc import devices
 from ekc.argument_checks import check_flag
 from ekc.models.model import Model
 from ekc.search.data.events import EventListener
-from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_paths, parse_objective
+from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_paths
+from ekc.search.data.selection import parse_objective
 from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.progress import show_progress
 from ekc.search.run import open_record_store
