@@ -49,7 +49,7 @@ class TuneArguments:
 
     def check_model_options(self, model: Model) -> None:
         """Raise `InvalidInput` for options that `ekc.tune_model` would refuse, before any file is written."""
-        from ekc.search.whole_model.options import check_model, check_model_options
+        from ekc.search.whole_model.tune_model import check_model, check_model_options
 
         check_model_options(
             *(check_model(model), self.trials, self.effort, self.trials_per_layer),
@@ -80,7 +80,7 @@ class TuneArguments:
     def run_model(self, model: Model, event_log: EventLog) -> ModelResult:
         """Run `ekc.tune_model` and write its events to the log."""
         import ekc
-        from ekc.search.whole_model.options import make_budget
+        from ekc.search.whole_model.scheduler import make_budget
 
         trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
         with self._open_workers(trials) as executor:

@@ -37,7 +37,7 @@ from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.rounds import SearchLoop, compute_population_size
-from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
 from ekc.search.space.space import Space
@@ -103,11 +103,11 @@ class TuningRun:
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Run baseline, rounds and finals, and make the result."""
         calls = self.options.expected_calls
-        rule = None if calls is None else CostBenefitRule(RoundForecast(self.task), calls)
+        should_stop = None if calls is None else partial(StoppingRule(self.task).should_stop, calls)
         try:
             self.measure_baseline()
             self.reporter.enter_stage("breed", 1)
-            self.search_loop.run(self.options.trials, self.task.make_start_candidates(start), rule)
+            self.search_loop.run(self.options.trials, self.task.make_start_candidates(start), should_stop)
             self.run_finals()
         except KeyboardInterrupt:
             if not self.task.timed_candidates:

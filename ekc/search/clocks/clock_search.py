@@ -26,7 +26,7 @@ from ekc.search.clocks.choose import (
     solve_all_clocks,
 )
 from ekc.search.clocks.clock_model import ClockModel, ClockPrediction, ClockReading
-from ekc.search.clocks.fronts import KernelFront, LayerFront, ModelFronts
+from ekc.search.clocks.make_plan import KernelFront, LayerFront, ModelFronts
 from ekc.search.data.defaults import CLOCK_MODEL, CLOCK_SEARCH
 
 Array = NDArray[np.float64]

@@ -450,7 +450,7 @@ METERING = MeteringSettings()
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """Learning of the layers of a model from each other (`cost_model/peer_rows.py`)."""
+    """Learning of the layers of a model from each other (`cost_model/surrogate.py`)."""
 
     max_peers: int = 24
     """Layers that a layer learns from, at most: those of the nearest features."""

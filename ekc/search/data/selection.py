@@ -1,4 +1,4 @@
-"""What makes a kernel the best: the objectives, and the rule that selects among measured schedules.
+"""The objectives, and the rule that selects the best kernel among measured schedules.
 
 `SelectionRule` selects the finalists and the winner of a run, the leader that events name, the best of a
 record file (`ekc.best`), and the kernels of a bundle.

@@ -28,8 +28,7 @@ from ekc.search.clocks.clock_search import (
     allow_all,
     make_reading,
 )
-from ekc.search.clocks.fronts import KernelFront, ModelFronts
-from ekc.search.clocks.make_plan import make_plan
+from ekc.search.clocks.make_plan import KernelFront, ModelFronts, make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH, MEASURING
 from ekc.search.data.result import TuningData, estimate_metering_s

@@ -7,7 +7,7 @@ schedules (`run.py`) and tables of measurements (`replay/replay.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -20,6 +20,8 @@ from ekc.search.loop.breeding import Breeder
 
 CandidateT = TypeVar("CandidateT")
 """Type of the objects that a task measures: one for each genome that is picked."""
+StoppingCheck = Callable[[Sequence[Population], int], str | None]
+"""Why a search should end before a batch of so many trials; None if it should go on."""
 
 
 class SearchTask(Protocol[CandidateT]):
@@ -38,13 +40,6 @@ class SearchTask(Protocol[CandidateT]):
 
     def can_continue(self) -> bool:
         """Whether there is time for another round."""
-
-
-class StoppingRule(Protocol):
-    """A rule that may end a search early. The loop asks it once a round."""
-
-    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
-        """Why the search should end before a batch of `trial_count` trials; None if it should go on."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ class SearchLoop(Generic[CandidateT]):
     _random_count: int = 0
 
     def run(
-        self, trials: int, start: Sequence[CandidateT] = (), stopping_rule: StoppingRule | None = None
+        self, trials: int, start: Sequence[CandidateT] = (), should_stop: StoppingCheck | None = None
     ) -> None:
         """Run rounds until the trials or the time are used. The first round measures `start` first."""
         start = list(start[:trials])
@@ -90,9 +85,7 @@ class SearchLoop(Generic[CandidateT]):
             planned = self.plan_round(size, start)
             if planned is None:
                 return
-            reason = (
-                stopping_rule.should_stop(planned.genomes, planned.trial_count) if stopping_rule else None
-            )
+            reason = should_stop(planned.genomes, planned.trial_count) if should_stop else None
             if reason is not None:
                 self.stop_reason = reason
                 return

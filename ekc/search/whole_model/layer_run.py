@@ -21,7 +21,7 @@ from ekc.search.loop.rounds import (
     compute_population_size,
     compute_round_size,
 )
-from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
@@ -57,7 +57,7 @@ class LayerRun:
     run: TuningRun
     recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
     """The spaces of all layers of the model that took their turns last."""
-    forecast: RoundForecast = field(init=False)
+    stopping: StoppingRule = field(init=False)
     failure: str = ""
     """Why the layer has no result, in one line."""
     is_finished: bool = False
@@ -65,7 +65,7 @@ class LayerRun:
     _warm_up_count: int = 0
 
     def __post_init__(self) -> None:
-        self.forecast = RoundForecast(self.run.task)
+        self.stopping = StoppingRule(self.run.task)
 
     @property
     def trial_count(self) -> int:
@@ -84,7 +84,7 @@ class LayerRun:
         if not self.run.task.timed_candidates:
             return math.inf
         after = (self.trial_count - self._warm_up_count) / SCHEDULER.decay_trials
-        return self.layer.count * self.forecast.get_best_call_cost() / (1 + after**2)
+        return self.layer.count * self.stopping.get_best_call_cost() / (1 + after**2)
 
     def warm_up(self) -> None:
         """Measure the naive schedule and the first round. No more trials are used than the layer has in the
@@ -92,7 +92,7 @@ class LayerRun:
         mean_share = self.run.options.trials
         with self._keep_failure():
             self.run.measure_baseline()
-            self.forecast.note_start()
+            self.stopping.note_start()
             planned = self._plan(compute_round_size(1, 0, mean_share))
             self._measure(planned)
         self._warm_up_count = self.trial_count
@@ -105,8 +105,8 @@ class LayerRun:
         with self._keep_failure():
             planned = self._plan(size)
             if planned is not None and expected_passes is not None:
-                rule = CostBenefitRule(self.forecast, expected_passes * self.layer.count)
-                reason = rule.should_stop(planned.genomes, planned.trial_count)
+                calls = expected_passes * self.layer.count
+                reason = self.stopping.should_stop(calls, planned.genomes, planned.trial_count)
                 if reason is not None:
                     self.is_finished = True
                     return reason

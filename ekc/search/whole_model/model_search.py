@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
+from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, check_device_memory
 from ekc.errors import EkcError, NothingLegal
-from ekc.models.model import Model
-from ekc.search.cost_model.peer_rows import PeerRows
+from ekc.ir.schedule.schedule import Schedule
+from ekc.models.model import Model, ModelLayer
+from ekc.search.cost_model.surrogate import PeerRows
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import PEER_ROUNDS
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
-from ekc.search.data.result import INTERRUPTED, STOPPED
+from ekc.search.data.result import INTERRUPTED, STOPPED, MeasurementCost
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.clock_stage import ClockStage
+from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
+from ekc.search.loop.measure import Measurer
 from ekc.search.loop.reporter import LayerLabel, Reporter
 from ekc.search.run import TuningRun, open_space
 from ekc.search.tuning_result import TuningResult
 from ekc.search.whole_model.layer_run import LayerRun, RecentSpaces
-from ekc.search.whole_model.model_clocks import make_clock_stage
 from ekc.search.whole_model.model_data import NOT_TUNED, TunedLayer
 from ekc.search.whole_model.model_result import ModelResult
-from ekc.search.whole_model.options import TrialBudget
-from ekc.search.whole_model.scheduler import Scheduler, Strategy, has_ended, pick_largest_saving
+from ekc.search.whole_model.scheduler import Scheduler, TrialBudget, has_ended
 from ekc.tables import join_lines
 
 
@@ -42,7 +43,6 @@ class ModelSearch:
     store: RecordStore
     workers: Executor
     listeners: tuple[EventListener, ...] = ()
-    pick_layer: Strategy = pick_largest_saving
     is_interrupted: bool = False
     stop_reason: str = ""
     turns: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class ModelSearch:
 
     def _run_in_turns(self) -> None:
         """Warm up each layer, tune the layers in turns, and run the finals of each at the end."""
-        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes, self.pick_layer)
+        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes)
         self.turns = scheduler.turns
         try:
             for run in self._open_layers():
@@ -188,3 +188,37 @@ class ModelSearch:
         """Say why a layer had no trial."""
         end = self._describe_end()
         return NOT_TUNED if self.is_interrupted or not end else f"{NOT_TUNED}: {end}"
+
+
+KernelSource = Callable[[Schedule], CompiledKernel]
+
+
+def make_clock_stage(
+    layers: Sequence[TunedLayer],
+    device: Device,
+    store: RecordStore,
+    kernel_sources: Mapping[str, KernelSource],
+    options: TuneOptions,
+    can_continue: Callable[[], bool],
+) -> ClockStage:
+    """The search of clocks for the layers that have a result, at least one. `kernel_sources` compiles the
+    schedules of an operator, by its digest. The phases of the plan are the models of the layers."""
+    results = [(x.layer, x.result) for x in layers if x.result is not None]
+    costs = [result.spent for _, result in results]
+    cost = MeasurementCost(metering_s=sum(c.metering_s for c in costs), idle_w=costs[-1].idle_w)
+    return ClockStage(
+        [SearchedLayer.from_result(layer.name, count_calls(layer), result) for layer, result in results],
+        Measurer(device, store, cost),
+        lambda schedule: kernel_sources[schedule.op.digest](schedule),
+        options.max_slowdown,
+        options.seed,
+        can_continue,
+    )
+
+
+def count_calls(layer: ModelLayer) -> dict[str, int]:
+    """Calls of a layer by phase: the models of its uses, such as "prefill" and "decode"."""
+    calls: dict[str, int] = {}
+    for use in layer.uses:
+        calls[use.model] = calls.get(use.model, 0) + use.count
+    return calls

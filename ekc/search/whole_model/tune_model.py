@@ -7,17 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ekc import devices
-from ekc.argument_checks import check_flag
+from ekc.argument_checks import check_flag, format_value
+from ekc.errors import InvalidInput
 from ekc.models.model import Model
 from ekc.search.data.events import EventListener
-from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_paths
+from ekc.search.data.options import TuneOptions, check_executor_and_callback, check_options, check_paths
 from ekc.search.data.selection import parse_objective
 from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.progress import show_progress
 from ekc.search.run import open_record_store
 from ekc.search.whole_model.model_result import ModelResult
 from ekc.search.whole_model.model_search import ModelSearch
-from ekc.search.whole_model.options import check_model, check_model_options
+from ekc.search.whole_model.scheduler import TrialBudget, make_budget
 
 
 def tune_model(
@@ -71,3 +72,31 @@ def tune_model(
         workers = executor or stack.enter_context(open_worker_pool(device, budget.trials))
         listeners = displays + (() if callback is None else (callback,))
         return ModelSearch(model, device, options, budget, store, workers, listeners).run()
+
+
+def check_model(model: object) -> Model:
+    """The argument, which must be a model with a layer. Raises `InvalidInput`."""
+    if not isinstance(model, Model):
+        raise InvalidInput(
+            f"model: {format_value(model)} is not a model; "
+            "ekc.models.from_torch, from_onnx and from_layers make one"
+        )
+    if not model.layers:
+        nodes = sum(node.count for node in model.uncovered)
+        raise InvalidInput(f"{model.name}: it has no layer that ekc can tune; {nodes} nodes are not covered")
+    return model
+
+
+def check_model_options(
+    model: Model,
+    trials: int | None,
+    effort: str | None,
+    per_layer: int | None,
+    max_slowdown: float,
+    clocks: str,
+    seed: int,
+    time_budget_s: float | None,
+) -> TrialBudget:
+    """Check the options of a run, and make its budget. Raises `InvalidInput`."""
+    check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
+    return make_budget(model, trials, effort, per_layer)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ekc.search.whole_model.scheduler import Scheduler, pick_fewest_trials, pick_largest_saving
+from benchmarks.model.scheduler import pick_fewest_trials
+from benchmarks.search.ablation_variants import apply_changes
+from ekc.search.whole_model.scheduler import Scheduler
 
 
 @dataclass
@@ -66,17 +68,17 @@ def test_rounds_go_where_they_save_most() -> None:
     assert sum(run.trial_count for run in found.runs) == 28
 
 
-def test_round_robin_takes_turns() -> None:
+def test_round_robin_of_the_benchmark_takes_turns() -> None:
     runs = [StubRun(name, saving) for name, saving in (("a", 1.0), ("b", 100.0), ("c", 10.0))]
-    found = schedule(*runs, trials=24, pick_layer=pick_fewest_trials)
+    with apply_changes({"ekc.search.whole_model.scheduler:pick_largest_saving": pick_fewest_trials}):
+        found = schedule(*runs, trials=24)
     assert found.turns == ["a", "b", "c", "a", "b", "c"]
 
 
 @pytest.mark.parametrize("trials", [8, 9, 30, 31, 100, 257])
-@pytest.mark.parametrize("pick", [pick_largest_saving, pick_fewest_trials])
-def test_all_trials_are_used_and_no_more(trials: int, pick: Any) -> None:
+def test_all_trials_are_used_and_no_more(trials: int) -> None:
     runs = [StubRun("a", 3.0, 0.9), StubRun("b", 2.0, 0.9)]
-    schedule(*runs, trials=trials, pick_layer=pick)
+    schedule(*runs, trials=trials)
     assert sum(run.trial_count for run in runs) == trials
 
 

@@ -15,7 +15,7 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.models.model import Coverage, LayerUse, Model, ModelLayer, UncoveredNode
-from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
+from ekc.search.cost_model.surrogate import PeerRows, ResidualRows
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.loop.task import ScheduleTask
