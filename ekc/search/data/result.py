@@ -169,7 +169,7 @@ class DeviceInfo:
 @dataclass(frozen=True)
 class ModelCard:
     """Accuracy of the energy model after one round, on the last kernels metered (at most
-    `metering_policy.VERDICT_WINDOW`). Each was predicted before it was metered."""
+    `METERING.card_window`). Each was predicted before it was metered."""
 
     round: int
     """Round after which the accuracy was computed."""
