@@ -51,11 +51,12 @@ class Reporter:
     is_stop_requested: bool = False
     """Whether a listener asked the run to end."""
     _start: tuple[float, int] = 0.0, 0
-    """Seconds since the run was requested, and trials, where round one began."""
+    """Seconds since the run was requested, and trials, where the measuring of round one began. Breeding it
+    takes much longer than breeding others."""
 
     def enter_stage(self, stage: str, round_number: int | None = None) -> None:
         """Enter another stage, of another round if a number is given, and report it."""
-        if round_number == 1 and self.round == 0:
+        if (stage, round_number) == ("measure", 1):
             self._start = self._elapsed_s, len(self._tried)
         self.stage, self.round = stage, self.round if round_number is None else round_number
         self.report("stage")
@@ -113,7 +114,7 @@ class Reporter:
         return time.monotonic() - self.options.requested_at_s
 
     def _estimate_seconds_left(self, tried: int, planned: int) -> float | None:
-        """Estimate the seconds of the trials left, at the rate since round one began."""
+        """Estimate the seconds of the trials left, at the rate since measuring began."""
         elapsed_s, (start_s, before) = self._elapsed_s, self._start
         if self.round < 2 or tried == before:
             return None

@@ -110,11 +110,11 @@ def test_seconds_left_follow_the_rate_since_round_one(monkeypatch: pytest.Monkey
     reporter.candidates = trials
     now = [reporter.options.requested_at_s + 10.0]
     monkeypatch.setattr("ekc.search.loop.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
-    reporter.enter_stage("breed", 1)
+    reporter.enter_stage("measure", 1)
     now[0] += 6.0
     failed = Candidate(make_naive_schedule(MV), "naive", np.zeros(0, np.float32), 0, 0, 0, 1, "compile: no")
     trials += [failed] * 3
-    reporter.enter_stage("measure", 1)
+    reporter.enter_stage("meter", 1)
     reporter.enter_stage("breed", 2)
     assert [e.seconds_left for e in heard] == [None, None, pytest.approx(30.0)]
     assert heard[-1].stage_text == "breeding schedules (round 2, about 30 s left)"
