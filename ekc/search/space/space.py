@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import PriorFunction
-from ekc.errors import Refusal
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
-from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_model_inputs
 from ekc.search.data.defaults import SPACE
@@ -152,16 +150,6 @@ class Space:
     def get_structure_name(self, population: Population, row: int) -> str:
         """The name of the structure of one genome."""
         return self.structures[int(population.structure[row])].name
-
-    def find_refusals(self, population: Population, row: int) -> Iterator[Refusal]:
-        """The refusals of the rules that one genome breaks."""
-        program = self.evaluator.structures.build_program(
-            int(population.structure[row]), self.get_hole_values(population, row)
-        )
-        for check in iterate_checks(program, self.limits):
-            refusal = check.explain()
-            if refusal is not None:
-                yield refusal
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
         """A number per genome, not 0, equal for equal genomes: to drop duplicates."""
