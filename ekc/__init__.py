@@ -70,10 +70,10 @@ if TYPE_CHECKING:
     from ekc.search.data.events import TuningEvent
     from ekc.search.data.trial import Trial
     from ekc.search.database.query import best
-    from ekc.search.model.model_result import ModelResult
-    from ekc.search.model.tune_model import tune_model
     from ekc.search.tune import tune
     from ekc.search.tuning_result import TuningResult
+    from ekc.search.whole_model.model_result import ModelResult
+    from ekc.search.whole_model.tune_model import tune_model
 
 _NAMES_BY_MODULE = {
     "ekc.ir.operators": (
@@ -117,8 +117,8 @@ _NAMES_BY_MODULE = {
     "ekc.governor.governor": ("Governor",),
     "ekc.search.data.events": ("TuningEvent",),
     "ekc.search.tune": ("tune",),
-    "ekc.search.model.model_result": ("ModelResult",),
-    "ekc.search.model.tune_model": ("tune_model",),
+    "ekc.search.whole_model.model_result": ("ModelResult",),
+    "ekc.search.whole_model.tune_model": ("tune_model",),
     "ekc.explorer.server": ("explore",),
     "ekc.search.tuning_result": ("TuningResult",),
     "ekc.search.database.query": ("best",),

@@ -183,7 +183,7 @@ def test_compile_best_and_export_of_wrong_type(
     "name",
     [
         *("op", "target", "trials", "objective", "max_slowdown", "clocks", "seed", "records"),
-        *("time_budget_s", "start", "executor", "effort", "warm_start", "callback", "progress"),
+        *("time_budget_s", "start", "executor", "effort", "callback", "progress"),
     ],
 )
 def test_tune_argument_of_wrong_type_is_one_line(

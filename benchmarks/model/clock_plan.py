@@ -17,20 +17,25 @@ import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import ekc
 from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.search.ablation_variants import apply_changes
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.clocks.fronts import KernelFront, LayerFront, ModelFronts
-from ekc.search.clocks.make_plan import make_plan
+from ekc.search.clocks.choose import WeightedFigures
+from ekc.search.clocks.clock_search import FAILED_FACTOR, ClockSearch
+from ekc.search.clocks.make_plan import KernelFront, LayerFront, ModelFronts, make_plan
 from ekc.search.clocks.plan import ClockPlan
+from ekc.search.data.defaults import CLOCK_SEARCH
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.result import MeasurementCost
 from ekc.search.database.database import RecordStore
@@ -41,6 +46,7 @@ from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 from ekc.tables import format_table
 
+PairFilter = Callable[[int, int, int], bool]
 MAX_SLOWDOWN = 0.05
 METERINGS_PER_LAYER = 4
 DEVICES = ("a100", "h100", "rtx4090")
@@ -134,7 +140,11 @@ def run_method(
         seed,
     )
     default = round(bench.device.clocks().current_mhz)
-    stage.run(METERINGS_PER_LAYER * len(layers), make_filter(layers, method, default))
+    allows = make_filter(layers, method, default)
+    meterings = replace(CLOCK_SEARCH, min_meterings=METERINGS_PER_LAYER * len(layers))
+    changes = {"ClockSearch": partial(RestrictedSearch, allows=allows), "CLOCK_SEARCH": meterings}
+    with apply_changes({f"ekc.search.loop.clock_stage:{name}": value for name, value in changes.items()}):
+        stage.run()
     fronts = stage.make_fronts()
     assert fronts is not None
     assert stage.search is not None
@@ -150,9 +160,26 @@ def run_method(
     }
 
 
-def make_filter(
-    layers: Sequence[SearchedLayer], method: str, default_mhz: int
-) -> Callable[[int, int, int], bool]:
+@dataclass
+class RestrictedSearch(ClockSearch):
+    """A search whose plan may have some kernels at some clocks alone."""
+
+    allows: PairFilter = lambda layer, kernel, mhz: True
+    """Whether a plan may have a kernel of a layer at a clock. The fastest kernels at the default clock must
+    be allowed."""
+
+    def _weigh(self, log_latency: NDArray[np.float64], log_energy: NDArray[np.float64]) -> WeightedFigures:
+        figures = super()._weigh(log_latency, log_energy)
+        for n, layer in enumerate(self.layers):
+            refused = [
+                [not self.allows(n, k, mhz) for mhz in self.clocks_mhz] for k in range(len(layer.kernels))
+            ]
+            for values in (figures.latency_s[n], figures.energy_j[n]):
+                values[..., np.array(refused)] *= FAILED_FACTOR
+        return figures
+
+
+def make_filter(layers: Sequence[SearchedLayer], method: str, default_mhz: int) -> PairFilter:
     """Filter of the kernels and clocks that a method may choose for its plan."""
     kept = [layer.keep_trials() for layer in layers]
 

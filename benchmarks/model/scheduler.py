@@ -22,6 +22,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.search.ablation_variants import apply_changes
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.device import SimulatedDevice
@@ -39,10 +41,10 @@ from ekc.models.model import Model
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.compile_job import open_worker_pool
-from ekc.search.model.model_result import ModelResult
-from ekc.search.model.model_search import ModelSearch
-from ekc.search.model.options import TrialBudget
-from ekc.search.model.scheduler import pick_fewest_trials, pick_largest_saving
+from ekc.search.whole_model.layer_run import LayerRun
+from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.model_search import ModelSearch
+from ekc.search.whole_model.scheduler import TrialBudget
 from ekc.tables import format_table
 
 LAYERS = Path(__file__).parents[2] / "examples" / "layers.toml"
@@ -87,8 +89,14 @@ def tune(
     is_equal = strategy in ("equal", "half each")
     budget = TrialBudget(share * len(model.layers), is_equal, None)
     options = TuneOptions(share, "energy", MAX_SLOWDOWN, False, seed, None)
-    pick = pick_fewest_trials if strategy == "round-robin" else pick_largest_saving
-    return ModelSearch(model, device, options, budget, store, workers, pick_layer=pick).run()
+    picks = {"ekc.search.whole_model.scheduler:pick_largest_saving": pick_fewest_trials}
+    with apply_changes(picks if strategy == "round-robin" else {}):
+        return ModelSearch(model, device, options, budget, store, workers).run()
+
+
+def pick_fewest_trials(runs: Sequence[LayerRun]) -> LayerRun:
+    """Replace the choice of the next layer: the one with the fewest trials, the first of equals."""
+    return min(runs, key=lambda run: run.trial_count)
 
 
 def compute_true_costs(result: ModelResult, device: SimulatedDevice) -> dict[str, float]:

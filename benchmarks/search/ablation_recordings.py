@@ -24,7 +24,7 @@ from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SEQUENTIAL_ROUNDS
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import SearchLoop, compute_population_size
+from ekc.search.loop.rounds import SearchLoop, compute_population_size
 from ekc.search.replay.replay import ReplayTask
 from ekc.search.replay.table_space import TableSpace
 

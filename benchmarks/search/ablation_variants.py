@@ -25,7 +25,7 @@ from ekc.search.cost_model.power_model import (
     fit_two_numbers,
 )
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.data.defaults import BREEDING, PARALLEL_ROUNDS, POWER_MODEL
+from ekc.search.data.defaults import BREEDING, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 
 Array = NDArray[np.float64]
@@ -102,7 +102,6 @@ ENERGY_VARIANTS: dict[str, Variant] = {
     "no power surrogate": Variant({f"{POWER}:LayeredPowerModel.learn": learn_parametric_power}),
     "equal weights of both laws": Variant(_change_power_model(share_error=1e6)),
     "P0 t + E0 without power law": Variant({f"{POWER}:fit_latency_law": fit_two_numbers_alone}),
-    "no closing rounds": Variant(method=SearchMethod(rounds=replace(PARALLEL_ROUNDS, closing_share=0.0))),
 }
 """Variants of what touches energy alone: they run with the objective energy."""
 VARIANTS |= ENERGY_VARIANTS

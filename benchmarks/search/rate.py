@@ -38,8 +38,8 @@ from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import compute_population_size
 from ekc.search.loop.measure import Measurer
+from ekc.search.loop.rounds import compute_population_size
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
 

@@ -20,17 +20,11 @@ from ekc.codegen.library.kernels import (
 from ekc.codegen.library.legal_names import DEFAULT_VERSION, check_bundle_name, check_bundle_version
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
-from ekc.search.data.selection import sort_by_latency
+from ekc.search.data.selection import DEFAULT_RULE, SelectionRule, sort_by_latency
 from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import RecordConditions, group_rows
 from ekc.search.database.database import RecordStore, to_canonical_json
-from ekc.search.database.query import (
-    DEFAULT_RULE,
-    SelectionRule,
-    choose_finalists,
-    read_operator,
-    rows_to_trials,
-)
+from ekc.search.database.query import choose_finalists, read_operator, rows_to_trials
 from ekc.search.database.rows import RecordRow
 from ekc.search.tuning_result import make_choice
 

@@ -75,7 +75,7 @@ def bundle(
     from ekc.bundle.collect import collect_bundle
     from ekc.codegen.library.legal_names import check_bundle_name
     from ekc.codegen.library.write import check_folder, write_bundle
-    from ekc.search.database.query import SelectionRule
+    from ekc.search.data.selection import SelectionRule
 
     check_folder(out, check_bundle_name(name))
     operators = _name_layers(model, dtype, inputs)

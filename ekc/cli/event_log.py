@@ -33,9 +33,9 @@ class EventLog:
         self._file: IO[str] | None = None
         self._is_disabled = name is None
 
-    def check_writable(self, *measurement_paths: Path | None) -> None:
-        """Raise `InvalidInput` for a file that cannot be written, that is one of these files of measurements,
-        or that has other contents than an event log. The file is not changed."""
+    def check_writable(self, records: Path | None) -> None:
+        """Raise `InvalidInput` for a file that cannot be written, that is this file of measurements, or that
+        has other contents than an event log. The file is not changed."""
         if self._name is None:
             return
         if not self._name:
@@ -43,7 +43,7 @@ class EventLog:
         if _find_stream(self._name) is not None:
             return
         path = Path(self._name)
-        if any(is_database(path, file) for file in measurement_paths if file is not None):
+        if records is not None and is_database(path, records):
             raise InvalidInput(f"--log-json: {path} is a file of measurements; name another one")
         try:
             may_write = not path.is_file() or _may_overwrite(path)

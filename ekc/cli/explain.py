@@ -27,7 +27,7 @@ from ekc.errors import InvalidInput
 if TYPE_CHECKING:
     from ekc.devices.device import Device
     from ekc.ir.schedule.schedule import Schedule
-    from ekc.search.database.query import SelectionRule
+    from ekc.search.data.selection import SelectionRule
     from ekc.search.explain.by_event import SimulatedExplanation
 
 
@@ -67,7 +67,7 @@ def explain(
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
     from ekc import devices
-    from ekc.search.database.query import SelectionRule
+    from ekc.search.data.selection import SelectionRule
     from ekc.search.explain.by_event import can_explain
     from ekc.search.explain.by_event import explain as account
 

@@ -23,14 +23,14 @@ from ekc.codegen.library.function_plan import name_layers, plan_functions
 from ekc.codegen.library.legal_names import make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.search.data.result import INTERRUPTED
-from ekc.search.model.model_data import NOT_TUNED
+from ekc.search.whole_model.model_data import NOT_TUNED
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.cli.tune_arguments import TuneArguments
     from ekc.codegen.library.kernels import Bundle
     from ekc.models.model import Model
-    from ekc.search.model.model_result import ModelResult
+    from ekc.search.whole_model.model_result import ModelResult
 
 
 def tune_layers(

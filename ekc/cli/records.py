@@ -58,7 +58,8 @@ def best(
     """Print the best recorded schedule of an operator on a device."""
     from ekc import devices
     from ekc.codegen.generate import describe_toolchain
-    from ekc.search.database.query import SelectionRule, choose_best
+    from ekc.search.data.selection import SelectionRule
+    from ekc.search.database.query import choose_best
     from ekc.search.summary import (
         choose_unit,
         describe_rounding,

@@ -49,7 +49,7 @@ def report(
       ekc report monday.db --records tuesday.db
     """
     check_report_file(out, file, *others)
-    from ekc.search.database.query import SelectionRule
+    from ekc.search.data.selection import SelectionRule
     from ekc.search.run_data.from_records import collect_records
 
     op = None if request.is_empty else request.make_operator()

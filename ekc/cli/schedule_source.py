@@ -65,7 +65,8 @@ class ScheduleSource:
             naive = "naive schedule, one output element per thread"
             return LocatedSchedule(make_naive_schedule(op), naive, is_naive=True)
         from ekc import devices
-        from ekc.search.database.query import SelectionRule, choose_best
+        from ekc.search.data.selection import SelectionRule
+        from ekc.search.database.query import choose_best
 
         rule = SelectionRule(self.objective, self.max_slowdown)
         trial = choose_best(op, self.records, devices.open(self.target), rule, self.any_toolchain)

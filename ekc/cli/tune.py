@@ -72,11 +72,6 @@ from ekc.errors import InvalidInput
     help="Keep every measurement in this SQLite file. A run that was stopped resumes from it.",
 )
 @click.option(
-    "--warm-start",
-    type=FILE,
-    help="Before the search, train the models on the records of other operators and devices in this file.",
-)
-@click.option(
     "--time-budget",
     "time_budget_s",
     type=float,
@@ -101,7 +96,7 @@ from ekc.errors import InvalidInput
 @click.option(
     "--report", type=FILE, help="Also write a report of the run: one HTML page. It needs no network."
 )
-@click.option("--quiet", is_flag=True, help="Print no forecast and no progress.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 @click.option(
     "--log-json",
     metavar="FILE",
@@ -140,9 +135,9 @@ def tune(
         check_bundle_name(name)
     target = LibraryTarget(out, name, cubin)
     check_plan_file(plan, chosen.clocks)
-    check_report_file(report, chosen.records, chosen.warm_start)
+    check_report_file(report, chosen.records)
     with closing(EventLog(log_json)) as events:
-        events.check_writable(chosen.records, chosen.warm_start)
+        events.check_writable(chosen.records)
         if model is None:
             if chosen.trials_per_layer is not None:
                 raise InvalidInput("--trials-per-layer: an operator has no layers; write --trials")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.ir.operator import Operator
     from ekc.models.model import Model
-    from ekc.search.model.model_result import ModelResult
     from ekc.search.tuning_result import TuningResult
+    from ekc.search.whole_model.model_result import ModelResult
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class TuneArguments:
     clocks: str
     seed: int
     records: Path | None
-    warm_start: Path | None
     time_budget_s: float | None
     workers: int | None
     quiet: bool
@@ -50,7 +49,7 @@ class TuneArguments:
 
     def check_model_options(self, model: Model) -> None:
         """Raise `InvalidInput` for options that `ekc.tune_model` would refuse, before any file is written."""
-        from ekc.search.model.options import check_model, check_model_options
+        from ekc.search.whole_model.tune_model import check_model, check_model_options
 
         check_model_options(
             *(check_model(model), self.trials, self.effort, self.trials_per_layer),
@@ -60,7 +59,7 @@ class TuneArguments:
 
     def _check_devices_and_files(self) -> None:
         from ekc import devices
-        from ekc.search.data.options import parse_objective
+        from ekc.search.data.selection import parse_objective
         from ekc.search.database.database import RecordStore
 
         parse_objective(self.objective)
@@ -68,8 +67,6 @@ class TuneArguments:
         if self.target == "auto" and device.simulated and not self.quiet:
             log(f"ekc: no GPU found: this run simulates the {device.name}; --target names another device")
         RecordStore(self.records).close()
-        if self.warm_start is not None:
-            RecordStore(self.warm_start, create=False).close()
 
     def run_tuning(self, op: Operator, event_log: EventLog) -> TuningResult:
         """Run `ekc.tune` and write its events to the log."""
@@ -83,7 +80,7 @@ class TuneArguments:
     def run_model(self, model: Model, event_log: EventLog) -> ModelResult:
         """Run `ekc.tune_model` and write its events to the log."""
         import ekc
-        from ekc.search.model.options import make_budget
+        from ekc.search.whole_model.scheduler import make_budget
 
         trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
         with self._open_workers(trials) as executor:

@@ -57,12 +57,10 @@ class _LineDisplay:
         self._thread.start()
 
     def listen(self, event: TuningEvent) -> None:
-        """Keep the newest event. The forecast and the end are written at once."""
+        """Keep the newest event. The end is written at once."""
         self._received_at_s = time.monotonic()
         self._event = event
-        if event.name == "forecast":
-            self._write(event.text)
-        elif event.name == "end":
+        if event.name == "end":
             self._write(_format_line(event, event.seconds))
 
     def close(self) -> None:
@@ -102,29 +100,27 @@ class _NotebookDisplay:
     def __init__(self) -> None:
         self._handle: Any = None
         self._event: TuningEvent | None = None
-        self._first: TuningEvent | None = None
-        """Event of the first trial."""
         self._updated_at_s = 0.0
 
     def listen(self, event: TuningEvent) -> None:
         """Keep the newest event, and show it if the last update is long enough ago."""
         self._event = event
-        if event.name == "trial" and self._first is None:
-            self._first = event
-        if event.name == "forecast" or time.monotonic() - self._updated_at_s >= UPDATE_INTERVAL_S:
-            self._update(event.stage_text, estimate_seconds_left(self._first, event))
+        if time.monotonic() - self._updated_at_s >= UPDATE_INTERVAL_S:
+            self._update(event.stage_text)
 
     def close(self) -> None:
         """Show the last event. A run without an end was stopped by an exception."""
         if self._event is not None:
             is_ended = self._event.name in ("end", "error")
-            self._update(self._event.stage_text if is_ended else "stopped", 0.0)
+            self._update(self._event.stage_text if is_ended else "stopped")
 
-    def _update(self, stage: str, seconds_left: float) -> None:
+    def _update(self, stage: str) -> None:
         event = self._event
         assert event is not None
         stage = "failed" if event.name == "error" else stage
-        text = _format_state(event, stage, seconds_left)
+        why = f" ({event.text})" if event.text else ""
+        run = f"{event.subject} on {event.device}: {event.progress_text}"
+        text = f"{run}; {event.seconds:.0f} s; {stage}{why}"
         bar = f'<progress value="{event.tried}" max="{event.planned}" style="width:8em"></progress>'
         html = f'<div style="color:inherit;background:none">{bar} {escape(text)}</div>'
         content = {"text/plain": text, "text/html": html}
@@ -136,23 +132,6 @@ class _NotebookDisplay:
         else:
             self._handle.update(content, raw=True)
         self._updated_at_s = time.monotonic()
-
-
-def estimate_seconds_left(first: TuningEvent | None, event: TuningEvent) -> float:
-    """Estimate the seconds of the trials to come, at the rate since the event of the first trial. 0 where the
-    rate is unknown."""
-    if first is None or event.tried <= first.tried:
-        return 0.0
-    rate = (event.seconds - first.seconds) / (event.tried - first.tried)
-    return rate * (event.planned - event.tried)
-
-
-def _format_state(event: TuningEvent, stage: str, seconds_left: float) -> str:
-    """The state of a run as one line of text."""
-    left = f", about {max(seconds_left, 1):.0f} s left" if seconds_left else ""
-    why = f" ({event.text})" if event.text else ""
-    run = f"{event.subject} on {event.device}: {event.progress_text}"
-    return f"{run}; {event.seconds:.0f} s{left}; {stage}{why}"
 
 
 @contextmanager
@@ -173,8 +152,6 @@ def _open_bar() -> Iterator[EventListener]:
         task = bar.add_task("", total=None)
 
         def listen(event: TuningEvent) -> None:
-            if event.name == "forecast":
-                bar.console.print(event.text, soft_wrap=True)
             found = f"{describe_trial(event.best)}; " if event.best else ""
             words = f"{event.device}: {found}{event.stage_text}; {event.subject}"
             bar.update(task, completed=event.tried, total=event.planned, description=words)

@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from ekc.codegen.generate import describe_toolchain
-from ekc.devices.device import Metering, ModelledDevice, Timing
+from ekc.devices.device import Device, Metering, ModelledDevice, Timing
+from ekc.devices.recording import RecordedDevice
 from ekc.devices.statistics import Interval
-from ekc.errors import NothingLegal
+from ekc.errors import InvalidInput, NothingLegal
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs
-from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
 from ekc.search.data.trial import Trials
+from ekc.search.database.conditions import count_schedules, describe_unused
+from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.finals import Finals
-from ekc.search.loop.generations import SearchLoop, compute_population_size
 from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
-from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.rounds import SearchLoop, compute_population_size
+from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
+from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
+from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
+
+
+def open_record_store(device: Device, records: str | Path | None) -> RecordStore:
+    """Open the record file of runs on a device; without one, a store in memory. Raises `InvalidInput` for a
+    recording, on which nothing is measured, and `RecordError` for the file."""
+    if isinstance(device, RecordedDevice) and records is not None:
+        raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
+    return RecordStore(records)
+
+
+def open_space(
+    op: Operator, device: Device, objective: str, store: RecordStore
+) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
+    """Open the search space of an operator and the measurer of a device; on a recording the recorded
+    schedules are the space. Warns of stored figures of this device that cannot be used. Raises
+    `InvalidInput`."""
+    if isinstance(device, RecordedDevice):
+        return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
+    unused = describe_unused(count_schedules(store, to_canonical_json(op.to_json()), "timing"), device)
+    if unused:
+        warnings.warn(
+            f"records: {store.path} holds schedules of {op.name} that were timed on {device.label}: "
+            f"{unused}; they are not used, and all is measured here",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Space(op, device.limits), Measurer(device, store)
 
 
 class TuningRun:
@@ -49,19 +83,19 @@ class TuningRun:
         options: TuneOptions,
         reporter: Reporter | None = None,
         method: SearchMethod = DEFAULT_METHOD,
-        transfer_prior: TransferPrior | None = None,
     ) -> None:
         self.op, self.measurer, self.device, self.options = space.op, measurer, measurer.device, options
-        self.task = ScheduleTask(space, measurer, executor, options, reporter, method, transfer_prior)
+        self.task = ScheduleTask(space, measurer, executor, options, reporter, method)
         self.reporter = self.task.reporter
         size = compute_population_size(options.trials, method.breeding)
         self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)
         self.search_loop = SearchLoop(self.breeder, self.task, method.rounds)
         self.baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
-        goal = options.objective, options.max_slowdown
-        self.finals = Finals(self.op, measurer, self.task.compiler.get_kernel, *goal, self.reporter.report)
+        self.finals = Finals(
+            self.op, measurer, self.task.compiler.get_kernel, options.rule, self.reporter.report
+        )
         if "library" in options.contenders:
-            self.finals.library = LibraryContender(self.op, measurer, *goal)
+            self.finals.library = LibraryContender(self.op, measurer, options.rule)
         self._finalists: list[Candidate] = []
         self.is_interrupted = False
         self.clock_stage: ClockStage | None = None
@@ -69,11 +103,11 @@ class TuningRun:
     def run(self, start: Sequence[Schedule]) -> TuningResult:
         """Run baseline, rounds and finals, and make the result."""
         calls = self.options.expected_calls
-        rule = None if calls is None else CostBenefitRule(RoundForecast(self.task), calls)
+        should_stop = None if calls is None else partial(StoppingRule(self.task).should_stop, calls)
         try:
             self.measure_baseline()
             self.reporter.enter_stage("breed", 1)
-            self.search_loop.run(self.options.trials, self.task.make_start_candidates(start), rule)
+            self.search_loop.run(self.options.trials, self.task.make_start_candidates(start), should_stop)
             self.run_finals()
         except KeyboardInterrupt:
             if not self.task.timed_candidates:
@@ -107,7 +141,7 @@ class TuningRun:
         working = self._finalists or self.finals.pick_finalists([*self.task.candidates, self.baseline])
         if not working or not self.task.timed_candidates:
             raise NothingLegal(self._describe_failures())
-        result = self._assemble_result(*self.finals.select_winners(working), self.baseline)
+        result = self._assemble_result(*self.options.rule.select_winners(working), self.baseline)
         self.reporter.stage = "end"
         self.reporter.report("end", text=result.stopped)
         return result
@@ -138,7 +172,7 @@ class TuningRun:
 
     def _search_clocks(self, finalists: list[Candidate]) -> None:
         """Search clocks for the finalists; the summary says why if no clock can be set."""
-        best, fastest = (c.to_trial() for c in self.finals.select_winners(finalists))
+        best, fastest = (c.to_trial() for c in self.options.rule.select_winners(finalists))
         trials = tuple(c.to_trial() for c in finalists)
         layer = SearchedLayer(self.op.name, self.op, {self.op.name: 1}, fastest, best, trials)
         self.clock_stage = ClockStage(

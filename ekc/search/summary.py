@@ -215,7 +215,6 @@ def list_notes(result: TuningData) -> list[tuple[str, str]]:
         ("throttled", ", ".join(best.throttle)),
         ("metering", "; ".join(best.notes)),
         ("clocks", result.clocks_note),
-        ("warm start", result.warm_start),
         ("stopped", result.stopped),
     ]
 

@@ -12,9 +12,8 @@ from ekc.codegen.library.kernels import KernelFigures, TargetBoard
 from ekc.display import format_line, shorten
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.clocks.plan import ClockPlan
-from ekc.search.data.dataframe import make_dataframe
 from ekc.search.data.result import DeviceInfo, TuningData
-from ekc.search.data.trial import Trial, describe_trial
+from ekc.search.data.trial import Trial, describe_trial, make_dataframe
 from ekc.search.summary import format_summary, format_summary_html
 from ekc.tables import count_nouns
 
@@ -103,7 +102,7 @@ class TuningResult(TuningData):
     def to_dataframe(self) -> Any:
         """The trials as a pandas data frame, one row each, failures included, with their `status`. Columns:
         the figures, named with their units as the attributes of `Trial`; then the numbers of the schedules
-        (`ekc.search.data.dataframe.list_decisions`), empty where a schedule has no such loop or staging.
+        (`ekc.search.data.trial.list_decisions`), empty where a schedule has no such loop or staging.
 
         Raises `InvalidInput` where pandas is missing.
         """

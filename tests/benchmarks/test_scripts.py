@@ -56,11 +56,6 @@ def make_depth_line(name: str, arguments: argparse.Namespace) -> Line:
     )
 
 
-def make_warm_lines(name: str, arguments: argparse.Namespace, folder: Path) -> list[Line]:
-    counts = {"kernels": 8, "better": 4, "runs": 5}
-    return [Line({"operator": name, "taught_by": "both", "note": "8 timed", "rank_cold": None} | counts)]
-
-
 def make_clock_run(model: str, device: str, trials: int, seed: int) -> dict[str, Any]:
     figures = {"slowdown": 5.0, "promised": 6.0, "clock_mhz": 1200, "meterings": 4, "metering_s": 30.0}
     saved = {"kernels": 1.0, "clock": 4.0, "together": 6.5}
@@ -238,12 +233,6 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         True,
     ),
     "search.tune_table": (("--only", "MM 1024^3"), {"measure_operator": make_tuned_line}, "MM 1024^3", True),
-    "search.warm_start": (
-        ("--only", "MM"),
-        {"measure_operator": make_warm_lines},
-        "MM 1024^3, both: 8 timed",
-        None,
-    ),
     "simulator.counters": (DATA, {"compare_counters": make_counters}, "fp32: fp32.sum", True),
     "simulator.fidelity": (
         (*DATA, "--only", "h200"),

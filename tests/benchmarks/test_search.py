@@ -173,14 +173,3 @@ def test_wrong_kept_kernel_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tune_table, "ARCHITECTURES", ("sm_80", "sm_12"))
     (problem,) = tune_table.find_problems(op, [trial])
     assert "sm_12" in problem
-
-
-@pytest.mark.slow
-def test_warm_start_learns_from_three_record_files(run: Run) -> None:
-    options = ("--only", "MV", "--seeds", "1", "--trials", "10", "--taught", "10")
-    text, figures = run("search.warm_start", *options)
-    assert "a100 (simulated)" in text
-    assert [line["taught_by"] for line in figures["lines"]] == ["other shapes", "rtx4090 (simulated)", "both"]
-    for line in figures["lines"]:
-        assert line["ratio"] > 0
-        assert line["note"].startswith(f"{line['kernels']} timed")

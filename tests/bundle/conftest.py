@@ -12,7 +12,7 @@ from ekc.bundle.collect import CollectedBundle, collect_bundle
 from ekc.codegen.library.build import KernelChoice, build_kernel
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
 from ekc.codegen.library.write import write_bundle
-from ekc.search.database.query import SelectionRule
+from ekc.search.data.selection import SelectionRule
 
 OPERATORS = (
     ekc.matmul(64, 64, 64),

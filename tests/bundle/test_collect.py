@@ -23,8 +23,8 @@ from ekc.codegen.library.kernels import BundleFunction
 from ekc.codegen.library.write import build_texts, write_bundle
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.data.selection import SelectionRule
 from ekc.search.data.trial import Trial
-from ekc.search.database.query import SelectionRule
 from tests.bundle.conftest import OPERATORS, cut_digits
 
 

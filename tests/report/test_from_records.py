@@ -13,7 +13,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.database.query import DEFAULT_RULE
+from ekc.search.data.selection import DEFAULT_RULE
 from ekc.search.run_data.from_records import collect_records
 from ekc.search.run_data.from_result import collect_run
 from tests.report.conftest import SharedRun

@@ -22,9 +22,11 @@ from ekc import devices
 from ekc.devices.device import POWER_CAP, MeasurementConditions, Metering, Peaks, PriorFunction, Timing
 from ekc.devices.recording import RecordingWriter
 from ekc.devices.statistics import Interval
+from ekc.errors import Refusal
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
+from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
@@ -207,6 +209,14 @@ def check_results(space: Space, population: Population, most: int) -> None:
     _, first = np.unique(population.structure, return_index=True)
     for row in first[:: -(-len(first) // most)]:
         run(space.build_schedule(population, int(row))).check()
+
+
+def find_refusals(space: Space, population: Population, row: int) -> list[Refusal]:
+    """The refusals of the rules that one genome breaks."""
+    values = space.get_hole_values(population, row)
+    program = space.evaluator.structures.build_program(int(population.structure[row]), values)
+    explained = (check.explain() for check in iterate_checks(program, space.limits))
+    return [refusal for refusal in explained if refusal is not None]
 
 
 def check_quantities(space: Space, population: Population) -> None:

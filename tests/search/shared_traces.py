@@ -47,5 +47,5 @@ class SharingEvaluator(StructureEvaluator):
 def shared_traces() -> Iterator[None]:
     """Spaces of these tests share traces."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ekc.search.space.population_evaluator.StructureEvaluator", SharingEvaluator)
+        patch.setattr("ekc.search.space.space.StructureEvaluator", SharingEvaluator)
         yield

@@ -80,8 +80,6 @@ def test_progress_is_one_output_that_is_updated_and_stays(notebook: Any) -> None
     assert max(len(str(content)) for _, content in shown) < 1000
     html = shown[-1][1]["data"]["text/html"]
     assert 'value="2" max="2"' in html
-    forecast = [c["data"]["text/plain"] for _, c in shown if "2 trials in 1 round" in str(c)]
-    assert len(forecast) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,7 @@ def test_progress_says_why_the_run_ended_early(notebook: Any, action: str, outpu
 
 
 def test_refused_operator_ends_progress(notebook: Any) -> None:
-    cell = "import ekc; ekc.tune(ekc.matvec(64, 64), target='a100', trials=2, warm_start='missing.db')"
+    cell = "import ekc; ekc.tune(ekc.matvec(64, 64), target='a100', trials=2, records='.')"
     shown, _ = _run(notebook, cell, "1")
     progress, error = _read_outputs(shown)
     assert "; failed (" in progress

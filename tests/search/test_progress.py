@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +58,6 @@ from dataclasses import replace
 from ekc.search.progress import show_progress
 from tests.search.test_progress import EVENT
 with show_progress(True) as (listen,):
-    listen(replace(EVENT, name="forecast", text="forecast " * 20))
     for tried in range(128):
         listen(replace(EVENT, name="trial", stage="measure", tried=tried + 1))
     time.sleep(0.2)
@@ -101,13 +99,3 @@ def _read(end: int) -> bytes:
         return os.read(end, 65536)
     except OSError:
         return b""
-
-
-def test_seconds_left_follow_the_rate_since_the_first_trial() -> None:
-    """Ten seconds of preparation do not count: 3 trials in 6 s leave 30 s for 15 more."""
-    estimate = progress.estimate_seconds_left
-    first = replace(EVENT, name="trial", stage="measure", seconds=10.0, tried=1, planned=19)
-    assert estimate(None, first) == 0.0
-    assert estimate(first, first) == 0.0
-    assert estimate(first, replace(first, seconds=16.0, tried=4)) == pytest.approx(30.0)
-    assert estimate(first, replace(first, seconds=46.0, tried=19)) == 0.0

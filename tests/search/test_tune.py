@@ -21,17 +21,18 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.data.defaults import MEASURING
+from ekc.search.run import open_space
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
 
 
 def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(*asked: object) -> str:
+    def open_slowly(*asked: Any) -> Any:
         time.sleep(1.0)
-        return ""
+        return open_space(*asked)
 
-    monkeypatch.setattr("ekc.search.search_parts.forecast_run", slow)
-    result = tune(progress=True, time_budget_s=1.0)
+    monkeypatch.setattr("ekc.search.tune.open_space", open_slowly)
+    result = tune(time_budget_s=1.0)
     assert result.seconds > 1.0
     assert result.trial_count == 1
     assert result.stopped == "time budget of 1 s used"

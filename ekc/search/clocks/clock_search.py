@@ -10,7 +10,7 @@ the chosen clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,18 +26,12 @@ from ekc.search.clocks.choose import (
     solve_all_clocks,
 )
 from ekc.search.clocks.clock_model import ClockModel, ClockPrediction, ClockReading
-from ekc.search.clocks.fronts import KernelFront, LayerFront, ModelFronts
+from ekc.search.clocks.make_plan import KernelFront, LayerFront, ModelFronts
 from ekc.search.data.defaults import CLOCK_MODEL, CLOCK_SEARCH
 
 Array = NDArray[np.float64]
-_EXCLUDED_FACTOR = 1e9
-"""Factor on time and energy of a kernel at a clock that no plan may have."""
-PairFilter = Callable[[int, int, int], bool]
-
-
-def allow_all(layer: int, kernel: int, mhz: int) -> bool:
-    """A plan may have any kernel at any clock."""
-    return True
+FAILED_FACTOR = 1e9
+"""Factor on time and energy at a clock that failed: no plan has it."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +97,6 @@ class ClockSearch:
     meter: ClockMeter
     max_slowdown: float
     seed: int = 0
-    max_meterings: int | None = None
-    """Meterings at most; by default the meter alone decides."""
-    allows: PairFilter = allow_all
-    """Whether a plan may have a kernel of a layer at a clock; a comparison of methods restricts this. The
-    fastest kernels at the default clock must be allowed."""
     clocks_mhz: tuple[int, ...] = field(init=False)
     """Clocks that are considered: from `CLOCK_SEARCH.lowest_share` of the highest on."""
     meterings: dict[tuple[int, int, int], int] = field(default_factory=dict, init=False)
@@ -122,12 +111,6 @@ class ClockSearch:
         self._random = np.random.default_rng(self.seed)
         self._flat = [(n, k) for n, layer in enumerate(self.layers) for k in range(len(layer.kernels))]
         self._numbers = {pair: number for number, pair in enumerate(self._flat)}
-        self._excluded = [
-            np.array(
-                [[not self.allows(n, k, mhz) for mhz in self.clocks_mhz] for k in range(len(layer.kernels))]
-            )
-            for n, layer in enumerate(self.layers)
-        ]
         self._readings: list[ClockReading] = []
         self._timed: set[tuple[int, int, int]] = set()
         self._failed: set[int] = set()
@@ -143,7 +126,7 @@ class ClockSearch:
             for n, k in self._flat:
                 if self._can_continue():
                     self._time(n, k, mhz)
-        while self._can_continue() and self._can_meter():
+        while self._can_continue() and self.meter.can_meter():
             pair = self._pick_next()
             if pair is None:
                 break
@@ -183,10 +166,6 @@ class ClockSearch:
     def _can_continue(self) -> bool:
         return len(self._failed) < CLOCK_SEARCH.max_failures and self.meter.can_continue()
 
-    def _can_meter(self) -> bool:
-        is_under = self.max_meterings is None or sum(self.meterings.values()) < self.max_meterings
-        return is_under and self.meter.can_meter()
-
     def _time(self, layer: int, kernel: int, mhz: int) -> None:
         if (layer, kernel, mhz) in self._timed or mhz in self._failed:
             return
@@ -214,10 +193,8 @@ class ClockSearch:
             begin += len(layer.kernels)
             latency.append(calls * np.exp(log_latency[rows]))
             energy.append(calls * np.exp(log_energy[..., rows, :]))
-        for n, (times, joules) in enumerate(zip(latency, energy, strict=True)):
-            for k, c in zip(*np.nonzero(self._excluded[n] | self._is_failed), strict=True):
-                times[k, c] *= _EXCLUDED_FACTOR
-                joules[..., k, c] *= _EXCLUDED_FACTOR
+        for figures in (*latency, *energy):
+            figures[..., self._is_failed] *= FAILED_FACTOR
         return WeightedFigures(tuple(latency), tuple(energy))
 
     @property

@@ -30,9 +30,10 @@ from ekc.search.cost_model.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import ACQUISITION, SURROGATE
-from ekc.search.data.options import TuneOptions, compute_objective
+from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
+from ekc.search.data.selection import compute_objective
 
 Array = NDArray[np.float64]
 
@@ -155,10 +156,6 @@ class Acquisition(ABC):
     def score(self, population: Population) -> Array:
         """Score genomes for breeding; lower is better."""
         return self.predict_figures(population)[0].score() if len(population) else np.zeros(0)
-
-    def score_by_mean(self, population: Population) -> Array:
-        """Score genomes for the closing rounds, by their predicted figure; lower is better."""
-        return self.predict_figures(population)[0].mean if len(population) else np.zeros(0)
 
     def pick(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BreedingSettings:
-    """Population and variation of the evolutionary search (`loop/breeding.py`, `loop/generations.py`)."""
+    """Population and variation of the evolutionary search (`loop/breeding.py`, `loop/rounds.py`)."""
 
     max_population: int = 2048
     """Genomes bred at a time, at most. With 8,192, runs of 256 trials found nothing better in 1.5 times the
@@ -48,7 +48,7 @@ BREEDING = BreedingSettings()
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """Number and kind of each round's trials (`loop/generations.py`), by default for trials that are prepared
+    """Number and kind of each round's trials (`loop/rounds.py`), by default for trials that are prepared
     in parallel, as schedules are compiled."""
 
     first_round_share: float = 1 / 8
@@ -69,16 +69,12 @@ class RoundSettings:
     random_share: float = 0.15
     """Share of the trials after the first round that is sampled at random, so that the models learn from more
     than their own favourites."""
-    closing_share: float = 1 / 16
-    """Share of all trials, the last ones, that takes the least predicted figures and explores nothing."""
     shortlist_per_trial: int = 32
     """Best genomes by acquisition that a batch is picked from, for each trial of the batch."""
 
 
 PARALLEL_ROUNDS = RoundSettings()
-SEQUENTIAL_ROUNDS = RoundSettings(
-    round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0, closing_share=0.0
-)
+SEQUENTIAL_ROUNDS = RoundSettings(round_share=1 / 100, min_trials=1, max_trials=32, random_share=0.0)
 """For a table of figures, which answers at once: each trial can be picked with knowledge of all earlier ones.
 No random trials: the Gaussian process says itself where it is unsure."""
 PEER_ROUNDS = RoundSettings(first_round_random_share=0.25, random_share=0.0)
@@ -171,17 +167,6 @@ class SchedulerSettings:
 
 
 SCHEDULER = SchedulerSettings()
-
-
-@dataclass(frozen=True)
-class ForecastSettings:
-    """The forecast of a run's duration (`forecast.py`)."""
-
-    probe_count: int = 4
-    """Schedules compiled to estimate the seconds of one compile."""
-
-
-FORECAST = ForecastSettings()
 
 
 @dataclass(frozen=True)
@@ -464,19 +449,8 @@ METERING = MeteringSettings()
 
 
 @dataclass(frozen=True)
-class TransferSettings:
-    """Transfer learning from recorded kernels (`cost_model/transfer.py`)."""
-
-    single_group_trust: float = 0.5
-    """Trust in what was learned from a single group, which no other group can test."""
-
-
-TRANSFER = TransferSettings()
-
-
-@dataclass(frozen=True)
 class PeerSettings:
-    """Learning of the layers of a model from each other (`cost_model/peer_rows.py`)."""
+    """Learning of the layers of a model from each other (`cost_model/surrogate.py`)."""
 
     max_peers: int = 24
     """Layers that a layer learns from, at most: those of the nearest features."""

@@ -11,7 +11,6 @@ from ekc.search.data.trial import Trial, describe_trial
 
 EVENTS = {
     "start": "the run was requested",
-    "forecast": "`text` estimates the duration of the run (with `progress`)",
     "stage": "another stage begins, named by `stage`",
     "baseline": "the naive schedule was measured (`trial`)",
     "trial": "a schedule was compiled and timed, or failed (`trial`)",
@@ -61,6 +60,9 @@ class TuningEvent:
     """Trials so far; `failed` and `metered` are among them."""
     failed: int = 0
     metered: int = 0
+    seconds_left: float | None = None
+    """Estimate of the seconds of all other trials, at the rate so far; None before the end of round one. The
+    finals come on top."""
     best: Trial | None = None
     """The best trial so far by the objective, among those at most `max_slowdown` slower than the fastest."""
     fastest: Trial | None = None
@@ -91,8 +93,11 @@ class TuningEvent:
 
     @property
     def stage_text(self) -> str:
-        """The stage as text, with its round."""
-        return STAGES[self.stage] + (f" (round {self.round})" if self.stage in ROUND_STAGES else "")
+        """The stage as text; that of a round with its number and the seconds left."""
+        if self.stage not in ROUND_STAGES:
+            return STAGES[self.stage]
+        left = "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
+        return f"{STAGES[self.stage]} (round {self.round}{left})"
 
     @property
     def progress_text(self) -> str:

@@ -1,4 +1,4 @@
-"""Options of a tuning run: the arguments of `ekc.tune` and their checks, efforts, objectives, the method."""
+"""Options of a tuning run: the arguments of `ekc.tune` and their checks, efforts, the method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ekc.argument_checks import check_choice, check_path, format_value, is_number
 from ekc.errors import InvalidInput
@@ -14,6 +14,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_int
 from ekc.search.data.defaults import BREEDING, METERING, PARALLEL_ROUNDS, BreedingSettings, RoundSettings
+from ekc.search.data.selection import SelectionRule, check_slowdown
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class SearchMethod:
 DEFAULT_METHOD = SearchMethod()
 RANDOM_SEARCH = SearchMethod(
     breeding=replace(BREEDING, generations=0, elite_count=0),
-    rounds=replace(PARALLEL_ROUNDS, first_round_random_share=1.0, random_share=1.0, closing_share=0.0),
+    rounds=replace(PARALLEL_ROUNDS, first_round_random_share=1.0, random_share=1.0),
 )
 """Every trial a legal schedule sampled at random: the baseline of every search."""
 
@@ -91,6 +92,11 @@ class TuneOptions:
     requested_at_s: float = field(default_factory=time.monotonic, compare=False)
     """Time in seconds of `time.monotonic` at which the run was requested. The seconds of the run and its time
     budget count from it, preparation included."""
+
+    @property
+    def rule(self) -> SelectionRule:
+        """The rule that selects the best schedule."""
+        return SelectionRule(self.objective, self.max_slowdown)
 
 
 def check_operator(op: object) -> None:
@@ -168,33 +174,8 @@ def parse_contenders(contenders: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_choice("contenders", name, CONTENDERS) for name in contenders))
 
 
-def check_slowdown(max_slowdown: float) -> None:
-    """Raise `InvalidInput` unless the allowed slowdown is a number from 0 to 10."""
-    if not is_number(max_slowdown) or not 0 <= max_slowdown <= 10:
-        raise InvalidInput(
-            f"max_slowdown: {format_value(max_slowdown)} is outside 0 to 10; 0.05 means at most 5 % slower"
-        )
-
-
 def check_paths(**paths: object) -> None:
     """Raise `InvalidInput` for options that are given and are no path."""
     for name, file in paths.items():
         if file is not None:
             check_path(name, file)
-
-
-OBJECTIVES = ("energy", "latency", "edp")
-_OBJECTIVE_SYNONYMS = {"speed": "latency", "time": "latency", "runtime": "latency", "power": "energy"}
-"""Words for an objective, and the nearest one."""
-
-
-def parse_objective(name: str) -> str:
-    """Return the name if it is one of the objectives. Raises InvalidInput."""
-    return check_choice("objective", name, OBJECTIVES, _OBJECTIVE_SYNONYMS)
-
-
-def compute_objective(objective: str, latency_s: Any, energy_j: Any) -> Any:
-    """Compute the value to minimise: joules, seconds, or joule-seconds."""
-    if objective == "latency":
-        return latency_s
-    return energy_j if objective == "energy" else energy_j * latency_s

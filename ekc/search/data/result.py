@@ -169,7 +169,7 @@ class DeviceInfo:
 @dataclass(frozen=True)
 class ModelCard:
     """Accuracy of the energy model after one round, on the last kernels metered (at most
-    `metering_policy.VERDICT_WINDOW`). Each was predicted before it was metered."""
+    `METERING.card_window`). Each was predicted before it was metered."""
 
     round: int
     """Round after which the accuracy was computed."""
@@ -251,8 +251,6 @@ class TuningData:
     """With clocks="search": the best schedule metered at other clocks. Not comparable with `best`."""
     clocks_note: str = ""
     """With clocks="search": why clocks were not searched, or what failed at one of them."""
-    warm_start: str = ""
-    """With `warm_start`: the measurements that were learned from, or why there were none."""
     stopped: str = ""
     """Why the run ended early; "" if all trials were used."""
     saving_interval: Interval | None = None
@@ -362,7 +360,6 @@ class TuningData:
             "bred": self.bred,
             "clock_front": [t.to_json() for t in self.clock_front],
             "clocks_note": self.clocks_note,
-            "warm_start": self.warm_start,
             "library": self.library.to_json() if self.library else None,
             "library_note": self.library_note,
             "seconds": self.seconds,

@@ -109,19 +109,14 @@ def sort_by_nearness(
     return sorted(newest_first, key=lambda there: there.compute_agreement(here), reverse=True)
 
 
-def describe_unused(counts: Mapping[RecordConditions, int], device: Device) -> tuple[str, str]:
-    """Describe stored schedules, counted by conditions, that a run on the device cannot use: (those of this
-    device under other conditions, those of other devices). Both are "" if some were measured under the
-    conditions here."""
+def describe_unused(counts: Mapping[RecordConditions, int], device: Device) -> str:
+    """Describe stored schedules of a device, counted by conditions, that a run there cannot use, as they were
+    measured under others; "" if some were measured under the conditions here."""
     here = get_present_conditions(device)
-    if here in counts:
-        return "", ""
     near = {there: count for there, count in counts.items() if there.is_same_device(here)}
-    far = {there: count for there, count in counts.items() if not there.is_same_device(here)}
-    needed = here.describe_differences(near)
-    return (f"{describe_counts(near, here)}, and none with {needed}" if near else ""), describe_counts(
-        far, here
-    )
+    if here in counts or not near:
+        return ""
+    return f"{describe_counts(near, here)}, and none with {here.describe_differences(near)}"
 
 
 def describe_counts(counts: Mapping[RecordConditions, int], here: RecordConditions) -> str:

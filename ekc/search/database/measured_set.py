@@ -24,6 +24,7 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import REJECTED_VERDICTS
+from ekc.search.data.selection import DEFAULT_RULE, SelectionRule
 from ekc.search.database.conditions import (
     count_schedules,
     describe_counts,
@@ -32,8 +33,6 @@ from ekc.search.database.conditions import (
 )
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
-    DEFAULT_RULE,
-    SelectionRule,
     find_metered_operators,
     load_winners,
     make_unanalysed_candidate,

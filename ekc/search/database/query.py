@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,8 @@ from ekc.file_limits import parse_json
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.options import check_operator, check_slowdown, parse_objective
-from ekc.search.data.selection import TimedScheduleT, select_winners
+from ekc.search.data.options import check_operator
+from ekc.search.data.selection import DEFAULT_MAX_SLOWDOWN, DEFAULT_RULE, SelectionRule
 from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
     MAX_LISTED,
@@ -134,32 +134,6 @@ MAX_CHECKED = 64
 """Schedules whose rows are read to select the best; of more that can win, only those of the winners are."""
 MAX_SELECTIONS = 10
 """Selections without the schedules that were left out before, whose text is not theirs, at most."""
-DEFAULT_MAX_SLOWDOWN = 0.05
-"""Default of the slowdown that the best may have, relative to the fastest."""
-
-
-@dataclass(frozen=True)
-class SelectionRule:
-    """The rule that selects the best schedule. Raises `InvalidInput` for an invalid objective or slowdown."""
-
-    objective: str = "energy"
-    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
-
-    def __post_init__(self) -> None:
-        parse_objective(self.objective)
-        check_slowdown(self.max_slowdown)
-
-    def __str__(self) -> str:
-        if self.objective == "latency":
-            return "by latency"
-        return f"by {self.objective}, at most {100 * self.max_slowdown:g} % slower than the fastest"
-
-    def select_winners(self, trials: Sequence[TimedScheduleT]) -> tuple[TimedScheduleT, TimedScheduleT]:
-        """Select (the best, the fastest)."""
-        return select_winners(trials, self.objective, self.max_slowdown)
-
-
-DEFAULT_RULE = SelectionRule()
 
 
 def best(

@@ -24,12 +24,9 @@ from ekc.search.clocks.clock_search import (
     ClockKernel,
     ClockLayer,
     ClockSearch,
-    PairFilter,
-    allow_all,
     make_reading,
 )
-from ekc.search.clocks.fronts import KernelFront, ModelFronts
-from ekc.search.clocks.make_plan import make_plan
+from ekc.search.clocks.make_plan import KernelFront, ModelFronts, make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH, MEASURING
 from ekc.search.data.result import TuningData, estimate_metering_s
@@ -97,10 +94,9 @@ class ClockStage:
         """Metered seconds that the search of clocks took."""
         return self.measurer.cost.metering_s - self._metering_s_before if self.search else 0.0
 
-    def run(self, max_meterings: int | None = None, allows: PairFilter = allow_all) -> None:
-        """Search clocks, if they can be set. By default `metered_share` of the run's metered seconds is used,
-        `min_meterings` meterings at least. `allows` restricts what the plan may have, to compare
-        methods."""
+    def run(self) -> None:
+        """Search clocks, if they can be set. At most `metered_share` of the run's metered seconds is used, or
+        `min_meterings` meterings."""
         self._metering_s_before = self.measurer.cost.metering_s
         clocks = self.measurer.device.clocks()
         kept = [layer.keep_trials() for layer in self.layers]
@@ -114,13 +110,9 @@ class ClockStage:
             self._make_layer(layer, trials) for layer, trials in zip(self.layers, kept, strict=True)
         )
         meter = _StoreMeter(self, [[t.schedule for t in trials] for trials in kept])
-        self.search = ClockSearch(
-            *(layers, self._make_board(clocks.mhz, kept), meter, self.max_slowdown, self.seed),
-            max_meterings=max_meterings,
-            allows=allows,
-        )
-        if max_meterings is None:
-            meter.limit_share()
+        board = self._make_board(clocks.mhz, kept)
+        self.search = ClockSearch(layers, board, meter, self.max_slowdown, self.seed)
+        meter.limit_share()
         self.search.run()
 
     def make_fronts(self) -> ModelFronts | None:

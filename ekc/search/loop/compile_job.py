@@ -29,7 +29,7 @@ from ekc.version import __version__
 
 MAX_WORKERS = 32
 """Worker processes at most. Only the first round of a long run has more trials to compile
-(`ekc.search.loop.generations`), and each process has the memory of a Python interpreter."""
+(`ekc.search.loop.rounds`), and each process has the memory of a Python interpreter."""
 MIN_TRIALS_FOR_PROCESSES = 32
 """Trials of a run from which processes pay: each needs about two seconds of a core to import its modules, and
 saves about a tenth of a second a trial."""

@@ -1,4 +1,5 @@
 """The end of a run: finalists are executed and compared with the reference, then measured again in turn.
+`SelectionRule` (`search/data/selection.py`) says which kernels are finalists, and which of them is the best.
 
 The order is A B C, C B A, so that drift of the device affects all finalists equally.
 """
@@ -20,9 +21,9 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import verify, verify_if_executable
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.defaults import FINALS, MEASURING, FinalsSettings
+from ekc.search.data.defaults import FINALS, MEASURING
 from ekc.search.data.result import REJECTED_VERDICTS, UNCHECKED_PREFIX
-from ekc.search.data.selection import make_rank_key, select_winners, sort_by_latency
+from ekc.search.data.selection import SelectionRule, sort_by_latency
 from ekc.search.loop.library_contender import LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 
@@ -37,11 +38,9 @@ class Finals:
     op: Operator
     measurer: Measurer
     get_kernel: Callable[[Schedule], CompiledKernel]
-    objective: str
-    max_slowdown: float
+    rule: SelectionRule
     report: Callable[[str, Candidate], None] = lambda name, about: None
     """Called with the name of an event and the finalist that it is about."""
-    settings: FinalsSettings = FINALS
     library: LibraryContender | None = None
     """Measured in turn with the finalists."""
     is_library_in_turn: bool = False
@@ -58,7 +57,7 @@ class Finals:
         if self.library is not None and finalists:
             self.library.choose(can_continue)
             contenders.append(self.library)
-        for repeat in range(self.settings.repeats):
+        for repeat in range(FINALS.repeats):
             if repeat and not can_continue():
                 break
             number = FIRST_FINAL_REPEAT + repeat
@@ -77,7 +76,7 @@ class Finals:
         self, finalists: list[Candidate], turns: list[tuple[Candidate | LibraryContender, int]]
     ) -> None:
         """Note whether the finalists were metered in turn, and the library with them."""
-        window_s, gap = MEASURING.final_window_s, timedelta(seconds=self.settings.max_metering_gap_s)
+        window_s, gap = MEASURING.final_window_s, timedelta(seconds=FINALS.max_metering_gap_s)
         times: list[datetime | None] = []
         ours: list[datetime | None] = []
         of_library = iter(self.library.metered_at if self.library else ())
@@ -94,17 +93,15 @@ class Finals:
     @property
     def _needs_energy(self) -> bool:
         """Whether a finalist must be metered: a MIG instance can be tuned for latency alone."""
-        return self.objective != "latency"
+        return self.rule.objective != "latency"
 
     def pick_finalists(self, candidates: list[Candidate]) -> list[Candidate]:
         """Pick the fastest correct candidates, and the best by the objective among those nearly as fast."""
-        fast = self.select_correct(sort_by_latency(candidates), self.settings.fastest_count)
+        fast = self.select_correct(sort_by_latency(candidates), FINALS.fastest_count)
         if not fast:
             return []
-        limit = fast[0].latency_s * (1 + self.max_slowdown)
-        near = [c for c in candidates if c.ok and c.latency_s <= limit]
-        ranked = sorted(near, key=lambda c: make_rank_key(c, self.objective))
-        good = self.select_correct(ranked, self.settings.finalist_count)
+        ranked = self.rule.rank_near(candidates, fast[0].latency_s)
+        good = self.select_correct(ranked, FINALS.finalist_count)
         return list({id(c): c for c in (*good, *fast)}.values())
 
     def select_correct(self, ranked: list[Candidate], count: int) -> list[Candidate]:
@@ -181,10 +178,6 @@ class Finals:
         if isinstance(metering, Metering):
             candidate.meterings.append(metering)
             candidate.metering_s = candidate.metering_s or self.measurer.cost.metering_s
-
-    def select_winners(self, finalists: list[Candidate]) -> tuple[Candidate, Candidate]:
-        """Select (the best by the objective within the slowdown, the fastest)."""
-        return select_winners(finalists, self.objective, self.max_slowdown)
 
 
 def _is_in_turn(times: list[datetime | None], max_gap: timedelta) -> bool:

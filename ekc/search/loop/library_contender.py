@@ -17,7 +17,7 @@ from ekc.ir.operator import Operator
 from ekc.runtime.verify import WRONG_RESULT, verify_library_kernel
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.library_result import LibraryResult, make_library_result
-from ekc.search.data.options import compute_objective
+from ekc.search.data.selection import SelectionRule, compute_objective
 from ekc.search.data.trial import Trial
 from ekc.search.loop.measure import Measurer
 
@@ -30,9 +30,8 @@ MAX_METERED = 3
 class LibraryContender:
     """The algorithms of a library for one operator on the device of a run."""
 
-    def __init__(self, op: Operator, measurer: Measurer, objective: str, max_slowdown: float) -> None:
-        self.op, self._measurer, self._objective = op, measurer, objective
-        self._max_slowdown = max_slowdown if objective != "latency" else 0.0
+    def __init__(self, op: Operator, measurer: Measurer, rule: SelectionRule) -> None:
+        self.op, self._measurer, self._rule = op, measurer, rule
         self.note = "not measured, because the run ended before"
         """Why there is no result; "" where there is one."""
         self._kernel: Any = None
@@ -89,7 +88,8 @@ class LibraryContender:
             return
         self.note = ""
         ranked = sorted(latencies_s, key=lambda kernel: latencies_s[kernel])
-        limit_s = latencies_s[ranked[0]] * (1 + self._max_slowdown)
+        max_slowdown = 0.0 if self._rule.objective == "latency" else self._rule.max_slowdown
+        limit_s = latencies_s[ranked[0]] * (1 + max_slowdown)
         near = [kernel for kernel in ranked if latencies_s[kernel] <= limit_s][:MAX_METERED]
         self._kernel = near[0]
         if len(near) == 1 or not can_continue():
@@ -103,7 +103,7 @@ class LibraryContender:
                 continue
             self._measurer.cost.add_metering(metering)
             energy_j = metering.power_w * latencies_s[kernel]
-            values[kernel] = float(compute_objective(self._objective, latencies_s[kernel], energy_j))
+            values[kernel] = float(compute_objective(self._rule.objective, latencies_s[kernel], energy_j))
         self._kernel = min(values, key=lambda kernel: values[kernel]) if values else near[0]
 
     def measure(self, repeat: int, is_metered: bool) -> None:

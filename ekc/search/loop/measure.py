@@ -19,11 +19,9 @@ from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device, ExecutionDevice, Metering, ParallelDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
 from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
-from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.search.data.result import COMPILE_FAILURE_PREFIX, MeasurementCost
-from ekc.search.database.conditions import count_schedules, get_present_conditions
 from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.version import __version__
 
@@ -69,11 +67,6 @@ class Measurer:
         key = self._make_key(schedule)
         row = self.store.find("timing", key)
         return row.to_timing() if row is not None else self._find_compile_failure(key)
-
-    def count_timed_schedules(self, op: Operator) -> int:
-        """Count the schedules of an operator with a stored timing under the conditions of this device."""
-        counts = count_schedules(self.store, to_canonical_json(op.to_json()), "timing")
-        return counts.get(get_present_conditions(self.device), 0)
 
     def _find_compile_failure(self, key: RecordKey) -> MeasurementFailure | None:
         """Find the stored compile failure of a schedule. Failures of the device, and failures stored by

@@ -14,7 +14,6 @@ from ekc.ir.operator import Operator
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.events import EventListener, TuningEvent
 from ekc.search.data.options import TuneOptions
-from ekc.search.data.selection import make_rank_key
 
 LOGGER = logging.getLogger("ekc.tune")
 """Logger of all events. ekc installs no handler: that is left to the program that imports it."""
@@ -51,9 +50,14 @@ class Reporter:
     """None in the run of one operator."""
     is_stop_requested: bool = False
     """Whether a listener asked the run to end."""
+    _start: tuple[float, int] = 0.0, 0
+    """Seconds since the run was requested, and trials, where the measuring of round one began. Breeding it
+    takes much longer than breeding others."""
 
     def enter_stage(self, stage: str, round_number: int | None = None) -> None:
         """Enter another stage, of another round if a number is given, and report it."""
+        if (stage, round_number) == ("measure", 1):
+            self._start = self._elapsed_s, len(self._tried)
         self.stage, self.round = stage, self.round if round_number is None else round_number
         self.report("stage")
 
@@ -74,10 +78,11 @@ class Reporter:
                 raise
 
     def _make_event(self, name: str, candidate: Candidate | None, text: str) -> TuningEvent:
-        best, fastest = _select_leaders([c for c in self.candidates if c.ok], self.options)
-        label = self.label
-        tried = [c for x in (label.candidates if label else (self.candidates,)) for c in x]
+        own = [c for c in self.candidates if c.ok]
+        best, fastest = self.options.rule.select_winners(own) if own else (None, None)
+        label, tried = self.label, self._tried
         working = [c for c in tried if c.ok]
+        planned = label.planned if label else self.options.trials
         return TuningEvent(
             name=name,
             operator=self.op.name,
@@ -85,11 +90,12 @@ class Reporter:
             simulated=self.device.simulated,
             stage=self.stage,
             round=self.round,
-            seconds=time.monotonic() - self.options.requested_at_s,
-            planned=label.planned if label else self.options.trials,
+            seconds=self._elapsed_s,
+            planned=planned,
             tried=len(tried),
             failed=len(tried) - len(working),
             metered=sum(c.metered for c in working),
+            seconds_left=self._estimate_seconds_left(len(tried), planned),
             best=best.to_trial() if best else None,
             fastest=fastest.to_trial() if fastest else None,
             trial=candidate.to_trial() if candidate else None,
@@ -98,19 +104,23 @@ class Reporter:
             model=label.model if label else "",
         )
 
+    @property
+    def _tried(self) -> list[Candidate]:
+        """The candidates so far of the run, or of all layers."""
+        return [c for some in (self.label.candidates if self.label else (self.candidates,)) for c in some]
 
-def _select_leaders(
-    candidates: Sequence[Candidate], options: TuneOptions
-) -> tuple[Candidate | None, Candidate | None]:
-    """Select (the best among those within `max_slowdown` of the fastest, the fastest)."""
-    if not candidates:
-        return None, None
-    fastest = min(candidates, key=lambda c: c.latency_s)
-    if options.objective == "latency":
-        return fastest, fastest
-    limit_s = fastest.latency_s * (1 + options.max_slowdown)
-    fast = [c for c in candidates if c.latency_s <= limit_s]
-    return min(fast, key=lambda c: make_rank_key(c, options.objective)), fastest
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.options.requested_at_s
+
+    def _estimate_seconds_left(self, tried: int, planned: int) -> float | None:
+        """Estimate the seconds of the trials left, at the rate since measuring began."""
+        elapsed_s, (start_s, before) = self._elapsed_s, self._start
+        if self.round < 2 or tried == before:
+            return None
+        left_s = (elapsed_s - start_s) / (tried - before) * (planned - tried)
+        budget_s = self.options.time_budget_s
+        return left_s if budget_s is None else max(min(left_s, budget_s - elapsed_s), 0.0)
 
 
 def log_event(event: TuningEvent) -> None:

@@ -1,4 +1,4 @@
-"""Forecasts of the improvement and cost of a round; the stopping rule of `effort`: it must save more.
+"""The stopping rule of `effort`: a round must save more than it costs.
 
 The models predict an improvement for each schedule of the next batch. These predictions are optimistic, as
 the search picks the schedules of the largest ones. So their sum is scaled by the accuracy of earlier
@@ -18,19 +18,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ekc.search.data.defaults import STOPPING, StoppingSettings
+from ekc.search.data.defaults import STOPPING
 from ekc.search.data.population import Population
 from ekc.search.loop.task import ScheduleTask
 from ekc.tables import format_rounded
 
 
 @dataclass
-class RoundForecast:
-    """Forecasts the improvement and the cost of the next round of one search. `accept` it before the round is
-    measured: later forecasts are scaled by what it achieved."""
+class StoppingRule:
+    """Stops one search before a batch that is expected to cost more than it saves."""
 
     task: ScheduleTask
-    settings: StoppingSettings = STOPPING
     predicted_total: float = field(init=False)
     """Sum of predicted improvements of measured rounds, the initial credit included."""
     achieved_total: float = field(init=False)
@@ -43,7 +41,7 @@ class RoundForecast:
     """(predicted improvement, best score before) of the batch that was accepted last."""
 
     def __post_init__(self) -> None:
-        self.predicted_total = self.achieved_total = self.settings.initial_credit
+        self.predicted_total = self.achieved_total = STOPPING.initial_credit
 
     def note_start(self) -> None:
         """Note that the first round comes now: what was measured before is no cost of a round."""
@@ -60,10 +58,6 @@ class RoundForecast:
         together = sum(batch[1:], batch[0])
         self._predicted = float(np.exp(-self.task.acquisition.score(together)).sum())
         return self._predicted * self.achieved_total / self.predicted_total
-
-    def accept(self) -> None:
-        """Note that the batch predicted last is measured now."""
-        self._pending = self._predicted, float(self.task.incumbent.scores.min())
 
     def _credit_pending_batch(self) -> None:
         """Compare the improvement that was predicted of the last batch with the one achieved."""
@@ -89,34 +83,26 @@ class RoundForecast:
     def estimate_cost(self, trial_count: int) -> float:
         """Estimate the device joules (or seconds) of so many more trials."""
         spent, trials = self.task.measurer.cost, len(self.task.candidates)
-        wait_s = self.settings.compile_wait_s
+        wait_s = STOPPING.compile_wait_s
         if self.unit == "s":
             return trial_count * (spent.timing_s / trials + wait_s)
         return trial_count * (
             (spent.joules - (self._energy_before_j or 0.0)) / trials + wait_s * spent.idle_w
         )
 
-
-@dataclass
-class CostBenefitRule:
-    """Stops a search before a batch that is expected to cost more than it saves."""
-
-    forecast: RoundForecast
-    expected_calls: float
-    """Calls of the kernel over its life."""
-
-    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
-        """Return why the batch would cost more than it saves; None if it may be measured."""
-        improvement = self.forecast.predict_improvement(batch)
+    def should_stop(self, expected_calls: float, batch: Sequence[Population], trial_count: int) -> str | None:
+        """Return why the batch would cost more than it saves in the calls of the kernel over its life; None
+        if it may be measured."""
+        improvement = self.predict_improvement(batch)
         if improvement is None:
             return None
-        saving = improvement * self.forecast.get_best_call_cost() * self.expected_calls
-        cost = self.forecast.estimate_cost(trial_count)
+        saving = improvement * self.get_best_call_cost() * expected_calls
+        cost = self.estimate_cost(trial_count)
         if saving >= cost:
-            self.forecast.accept()
+            self._pending = self._predicted, float(self.task.incumbent.scores.min())
             return None
-        unit, spent = self.forecast.unit, format_rounded(cost, 3)
+        spent = format_rounded(cost, 3)
         return (
-            f"another round would not pay: {trial_count} schedules cost about {spent} {unit} and are "
-            f"expected to save {format_rounded(saving, 2)} {unit} in {self.expected_calls:,.0f} calls"
+            f"another round would not pay: {trial_count} schedules cost about {spent} {self.unit} and are "
+            f"expected to save {format_rounded(saving, 2)} {self.unit} in {expected_calls:,.0f} calls"
         )

@@ -19,7 +19,6 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.acquisition import Incumbent, LearnedAcquisition
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
 from ekc.search.cost_model.learner import Learner
-from ekc.search.cost_model.transfer import TransferPrior
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
@@ -42,18 +41,15 @@ class ScheduleTask:
         options: TuneOptions,
         reporter: Reporter | None = None,
         method: SearchMethod = DEFAULT_METHOD,
-        transfer_prior: TransferPrior | None = None,
     ) -> None:
         self.space, self.measurer, self.options = space, measurer, options
         self.device = measurer.device
         self.compiler = KernelCompiler(executor, measurer.device)
-        self.method, self.transfer_prior = method, transfer_prior
+        self.method = method
         self.learner = Learner(
             self.device.peaks, self.device.limits, options.seed, options.max_slowdown, self.method
         )
-        self.input_cache = ModelInputCache(
-            space, lambda some: self._apply_transfer_prior(space.extract_inputs(some, self.device.prior))
-        )
+        self.input_cache = ModelInputCache(space, lambda some: space.extract_inputs(some, self.device.prior))
         self.acquisition = LearnedAcquisition(
             space.op, self.device.peaks, self.learner, self.input_cache, lambda: self.incumbent
         )
@@ -92,7 +88,7 @@ class ScheduleTask:
     def create_candidate(self, schedule: Schedule, structure: str, round_number: int) -> Candidate:
         """Analyse a schedule and make a candidate of it."""
         quantities = analyse_program(schedule.program, self.device.limits)
-        inputs = self._apply_transfer_prior(make_model_inputs(quantities, self.device.prior))
+        inputs = make_model_inputs(quantities, self.device.prior)
         return Candidate(
             schedule=schedule,
             structure=structure,
@@ -102,10 +98,6 @@ class ScheduleTask:
             standby_w=float(inputs.standby_w[0]),
             round=round_number,
         )
-
-    def _apply_transfer_prior(self, inputs: ModelInputs) -> ModelInputs:
-        """Correct the prior by what was measured of other operators, after a warm start."""
-        return inputs if self.transfer_prior is None else self.transfer_prior.correct_inputs(inputs)
 
     @property
     def incumbent(self) -> Incumbent:

@@ -17,7 +17,7 @@ from ekc.search.cost_model.gaussian_process import GaussianProcess
 from ekc.search.data.defaults import REPLAY, SEQUENTIAL_ROUNDS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import SearchLoop, compute_population_size
+from ekc.search.loop.rounds import SearchLoop, compute_population_size
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
 
 

@@ -33,11 +33,12 @@ from ekc.search.data.result import (
     compute_roofline_bound,
     estimate_metering_s,
 )
+from ekc.search.data.selection import SelectionRule
 from ekc.search.data.trial import Trial, Trials
 from ekc.search.database.conditions import RecordConditions, read_conditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import MeasuredSet, make_measured_set
-from ekc.search.database.query import SelectionRule, choose_finalists, read_operator, rows_to_candidates
+from ekc.search.database.query import choose_finalists, read_operator, rows_to_candidates
 from ekc.search.database.rows import RecordRow
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED, ScheduleModel, assign_folds
 from ekc.search.run_data.from_result import collect_run

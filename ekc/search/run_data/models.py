@@ -16,8 +16,8 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.report.run_data import Dependence, Importance, SpaceMap, TrialColumns
 from ekc.search.cost_model.features import FEATURE_NAMES
 from ekc.search.cost_model.xgboost_model import compute_contributions, predict_values, train_trees
-from ekc.search.data.dataframe import list_decisions
 from ekc.search.data.result import TuningData
+from ekc.search.data.trial import list_decisions
 from ekc.tables import count_nouns
 
 Array = NDArray[np.float64]

@@ -15,6 +15,7 @@ from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Metering, Timing
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.candidate import Candidate
+from ekc.search.data.selection import SelectionRule
 from ekc.search.database.database import RecordKind, RecordStore
 from ekc.search.loop.finals import Finals
 from ekc.search.loop.measure import MeasurementFailure, Measurer
@@ -48,7 +49,7 @@ def run(plan: Plan, kernels: dict[str, CompiledKernel], store: RecordStore) -> l
     target = "cuda:0@cold" if plan.method == "fill" else "cuda:0"
     device = ScriptedNode().open(target, lambda index: faulty_hand(plan, index, **script))
     bench = Measurer(device, store)
-    finals = Finals(OP, bench, lambda schedule: kernels[schedule.digest], "latency", 0.05)
+    finals = Finals(OP, bench, lambda schedule: kernels[schedule.digest], SelectionRule("latency", 0.05))
     done = []
     for number, schedule in enumerate(SCHEDULES):
         if number == 1:

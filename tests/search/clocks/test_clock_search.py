@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from benchmarks.model.clock_plan import RestrictedSearch
 from ekc.search.clocks.clock_model import ClockReading
 from ekc.search.clocks.clock_search import ClockBoard, ClockKernel, ClockLayer, ClockSearch
 from ekc.search.clocks.make_plan import make_plan
@@ -29,6 +30,7 @@ class LawMeter:
     timed: list[tuple[int, int, int]] = field(default_factory=list)
     metered: list[tuple[int, int, int]] = field(default_factory=list)
     failing_mhz: frozenset[int] = frozenset()
+    max_meterings: int = 1000
 
     def read(self, layer: int, kernel: int, mhz: int, is_metered: bool) -> ClockReading:
         seconds, watts, idle = (float(x) for x in LAYERS[layer][kernel].compute(mhz))
@@ -50,10 +52,10 @@ class LawMeter:
         return True
 
     def can_meter(self) -> bool:
-        return True
+        return len(self.metered) < self.max_meterings
 
 
-def make_search(meter: LawMeter, **options: object) -> ClockSearch:
+def make_search(meter: LawMeter) -> ClockSearch:
     layers = []
     for n, kernels in enumerate(LAYERS):
         roles = ("fastest", "best", "front")
@@ -63,7 +65,7 @@ def make_search(meter: LawMeter, **options: object) -> ClockSearch:
         )
         layers.append(ClockLayer(f"layer {n}", f"o{n}", {"all": CALLS[n]}, kept))
     board = ClockBoard("law", True, CLOCKS, DEFAULT_MHZ)
-    return ClockSearch(layers, board, meter, 0.05, **options)
+    return ClockSearch(layers, board, meter, 0.05)
 
 
 def find_true_best() -> tuple[int, float]:
@@ -105,15 +107,17 @@ def test_planned_kernels_are_metered_at_the_planned_clock() -> None:
 
 
 def test_meterings_are_limited() -> None:
-    meter = LawMeter()
-    make_search(meter, max_meterings=1).run()
+    meter = LawMeter(max_meterings=1)
+    make_search(meter).run()
     assert len(meter.metered) == 1
 
 
-def test_pairs_that_are_not_allowed_are_not_planned() -> None:
-    meter = LawMeter()
-    search = make_search(meter, allows=lambda layer, kernel, mhz: kernel == 0)
-    search.run()
+def test_pairs_that_the_benchmark_does_not_allow_are_not_planned() -> None:
+    meter, search = LawMeter(), make_search(LawMeter())
+    restricted = RestrictedSearch(
+        search.layers, search.board, meter, 0.05, allows=lambda layer, kernel, mhz: kernel == 0
+    )
+    restricted.run()
     assert {kernel for _, kernel, _ in meter.metered} <= {0}
 
 

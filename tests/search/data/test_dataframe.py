@@ -9,8 +9,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.search.data.dataframe import list_decisions
-from ekc.search.data.trial import Trial, Trials
+from ekc.search.data.trial import Trial, Trials, list_decisions
 from ekc.search.tuning_result import TuningResult
 
 FIGURES = (

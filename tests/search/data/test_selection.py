@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ekc.ir.schedule.naive import make_naive_schedule
-from ekc.search.data.options import compute_objective
-from ekc.search.data.selection import select_winners
+from ekc.search.data.selection import SelectionRule, compute_objective
 from ekc.search.data.trial import Trial
 from tests.search.helpers import MV
 
@@ -25,4 +24,4 @@ def test_objectives_select_different_winners(objective: str, best: str) -> None:
         Trial(make_naive_schedule(MV), name, "ok", latency_s=s, energy_j=j)
         for name, (s, j) in figures.items()
     ]
-    assert [t.structure for t in select_winners(trials, objective, 0.05)] == [best, "fastest"]
+    assert [t.structure for t in SelectionRule(objective, 0.05).select_winners(trials)] == [best, "fastest"]

@@ -198,7 +198,6 @@ COMMANDS = (
     "show matmul 16 16 16 --records r.db",
     "export matmul 16 16 16 --records r.db --out o",
     "explain fastest best --records r.db",
-    "tune matmul 8 8 8 --trials 1 --warm-start r.db --out o --quiet",
 )
 
 
@@ -229,4 +228,4 @@ def test_python_warns_of_log_with_rows_only(left: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ekc.best(op, tmp_path / "r.db", "a100")
-        tune(ekc.matvec(8, 8), trials=1, records=tmp_path / "n.db", warm_start=tmp_path / "n.db")
+        tune(ekc.matvec(8, 8), trials=1, records=tmp_path / "n.db")

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ import ekc
 from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.errors import InvalidInput, NothingLegal
+from ekc.ir.schedule.naive import make_naive_schedule
+from ekc.search.data.candidate import Candidate
 from ekc.search.data.events import EVENTS, STAGES, EventListener
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.loop.reporter import Reporter
@@ -97,6 +100,27 @@ def test_callback_that_returns_true_ends_the_run(at: str, answer: object) -> Non
 
 def make_reporter(*listeners: EventListener) -> Reporter:
     return Reporter(MV, devices.open("a100"), make_options(4), listeners)
+
+
+def test_seconds_left_follow_the_rate_since_round_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds of preparation do not count: 3 trials in 6 s leave 30 s for 15 more."""
+    heard = Heard()
+    reporter = Reporter(MV, devices.open("a100"), make_options(18), (heard,))
+    trials: list[Candidate] = []
+    reporter.candidates = trials
+    now = [reporter.options.requested_at_s + 10.0]
+    monkeypatch.setattr("ekc.search.loop.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
+    reporter.enter_stage("measure", 1)
+    now[0] += 6.0
+    failed = Candidate(make_naive_schedule(MV), "naive", np.zeros(0, np.float32), 0, 0, 0, 1, "compile: no")
+    trials += [failed] * 3
+    reporter.enter_stage("meter", 1)
+    reporter.enter_stage("breed", 2)
+    assert [e.seconds_left for e in heard] == [None, None, pytest.approx(30.0)]
+    assert heard[-1].stage_text == "breeding schedules (round 2, about 30 s left)"
+    reporter.options = dataclasses.replace(reporter.options, time_budget_s=20.0)
+    reporter.enter_stage("measure", 2)
+    assert heard[-1].seconds_left == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("answer", [1, "stop", np.int64(1), np.bool_(False), np.ones(1, bool)])

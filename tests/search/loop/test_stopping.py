@@ -19,7 +19,7 @@ from ekc.search.data.defaults import STOPPING
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.population import Population
 from ekc.search.data.result import MeasurementCost
-from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.stopping import StoppingRule
 from tests.search.helpers import rows, tune, winner
 
 IDLE_W, TRIAL_J, ENERGY_J = 50.0, 75.0, 0.5
@@ -61,10 +61,10 @@ class Stub:
 
 def rounds(stub: Stub, calls: float, most: int = 50) -> tuple[int, str]:
     """Measure rounds of two schedules until the rule stops. Returns the rounds after the first, and why."""
-    rule = CostBenefitRule(RoundForecast(stub), calls)  # type: ignore[arg-type]
+    rule = StoppingRule(stub)  # type: ignore[arg-type]
     batch = [Population(np.zeros(1, dtype=np.int64), np.zeros((1, 1), dtype=np.int64))] * 2
     for number in range(most + 1):
-        if reason := rule.should_stop(batch, 2):
+        if reason := rule.should_stop(calls, batch, 2):
             return number - 1, reason
         stub.measure(2)
     return most, ""

@@ -7,20 +7,18 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ekc
 from ekc import devices
 from ekc.devices.statistics import Interval
-from ekc.search.cost_model.acquisition import Incumbent, PredictedFigures
+from ekc.search.cost_model.acquisition import Incumbent
 from ekc.search.data.defaults import ACQUISITION
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.space.space import Space
-from tests.search.helpers import MV, THREADS, make_options
+from tests.search.helpers import THREADS, make_options
 
 
 def _kernel(latency_s: float, ok: bool = True, metered: bool = False) -> Any:
@@ -46,18 +44,6 @@ def open_task(op: ekc.Operator, objective: str = "energy") -> Iterator[ScheduleT
     with RecordStore(None) as store:
         options = make_options(objective=objective)
         yield ScheduleTask(Space(op, device.limits), Measurer(device, store), THREADS, options)
-
-
-def test_closing_rounds_score_by_predicted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An uncertain prediction may promise a larger improvement, and is not preferred."""
-    with open_task(MV, "latency") as task:
-        genomes = Breeder(task.space, np.random.default_rng(0)).sample(64)
-        mean, std = np.linspace(-0.02, 0.04, len(genomes)), np.linspace(0.01, 0.5, len(genomes))
-        predicted = PredictedFigures(mean, std, 0.0)
-        monkeypatch.setattr(task.acquisition, "predict_figures", lambda population: (predicted,))
-        assert int(np.argmin(task.acquisition.score(genomes))) == len(genomes) - 1
-        assert (task.acquisition.score_by_mean(genomes) == mean).all()
-        assert len(task.acquisition.score_by_mean(genomes[:0])) == 0
 
 
 def test_incumbent_ignores_failed_candidates() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ekc.search.data.defaults import SEQUENTIAL_ROUNDS
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import SearchLoop, compute_round_size
+from ekc.search.loop.rounds import SearchLoop, compute_round_size
 from ekc.search.replay.replay import ReplayTask, replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
 from tests.search.helpers import make_known_table

@@ -24,6 +24,7 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
 from tests.drawn.checks import check_tree
+from tests.search.helpers import find_refusals
 
 DEPTH, EACH = 15, 4
 """Steps of a schedule, and schedules of one space: a new space costs more than a schedule."""
@@ -171,7 +172,7 @@ def test_refusals_name_rule_need_limit_and_nearest(make: Operator, tight: Limits
     space, random = Space(make, tight), np.random.default_rng(0)
     raw, refused = space.sample(random, 60), 0
     for row in range(len(raw)):
-        for refusal in space.find_refusals(raw, row):
+        for refusal in find_refusals(space, raw, row):
             _complete(refusal)
             refused += 1
         try:

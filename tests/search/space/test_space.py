@@ -25,6 +25,7 @@ from tests.search.helpers import (
     OPERATORS,
     check_quantities,
     drawn,
+    find_refusals,
     legal,
     rules_broken,
     sample_legal,
@@ -131,7 +132,7 @@ def test_violations_of_a_population_equal_single_refusals(name: str) -> None:
     broken = list(rules_broken(name, population))
     for row in range(len(population)):
         masked = {b.rule for b in broken if row in b.rows}
-        refusals = list(space(name).find_refusals(population, row))
+        refusals = find_refusals(space(name), population, row)
         assert {r.rule for r in refusals} == masked
         for r in refusals:
             assert all((r.rule, r.need, r.limit, r.nearest)), r
@@ -145,7 +146,7 @@ def test_legal_genome_builds_and_illegal_one_is_refused(name: str) -> None:
     population = drawn(name, 30, seed=2) + legal(name, 30, seed=2)
     refused = 0
     for row in range(len(population)):
-        reasons = list(space(name).find_refusals(population, row))
+        reasons = find_refusals(space(name), population, row)
         if not reasons:
             enforce_rules(space(name).build_schedule(population, row).program, LIMITS)
             continue
@@ -164,7 +165,7 @@ def test_repair_makes_95_percent_legal(name: str) -> None:
     assert len(repaired) >= 0.95 * len(raw), dropped
     assert len(repaired) + sum(dropped.values()) == len(raw)
     for row in range(0, len(repaired), 100):
-        assert list(space(name).find_refusals(repaired, row)) == []
+        assert find_refusals(space(name), repaired, row) == []
     assert set(np.unique(repaired.structure)) == set(range(len(space(name).structures)))
 
 

@@ -20,10 +20,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import build_features
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.options import OBJECTIVES
 from ekc.search.data.population import Population
-from ekc.search.data.selection import select_winners, sort_by_latency
-from ekc.search.loop.finals import Finals
+from ekc.search.data.selection import OBJECTIVES, SelectionRule, sort_by_latency
 from ekc.search.space.space import Space
 from tests.search.helpers import LIMITS, drawn, legal, rules_broken, space
 
@@ -126,7 +124,7 @@ def _timed(vector: int, seconds: float, half: float) -> Candidate:
 def test_fastest_is_of_the_least_latency() -> None:
     slow, fast, middle = _timed(1, 1.0003e-4, 2e-7), _timed(4, 1.0000e-4, 2e-7), _timed(2, 1.0001e-4, 2e-7)
     assert [id(c) for c in sort_by_latency([slow, fast, middle])] == [id(fast), id(middle), id(slow)]
-    best, fastest = Finals(slow.schedule.op, None, None, "latency", 0.05).select_winners([slow, fast, middle])  # type: ignore[arg-type]
+    best, fastest = SelectionRule("latency").select_winners([slow, fast, middle])
     assert best is fastest is fast
 
 
@@ -149,7 +147,7 @@ def test_selection_from_file_equals_selection_in_a_run(
     for c, (_, seconds, half) in zip(run, drawn, strict=True):
         c.predicted_power_w = 100.0 * (seconds + half)
     of_run, on_file = (
-        select_winners(stored, objective, 0.02) for stored in (run, [c.to_trial() for c in run])
+        SelectionRule(objective, 0.02).select_winners(stored) for stored in (run, [c.to_trial() for c in run])
     )
     assert [(x.schedule, x.latency_s) for x in of_run] == [(x.schedule, x.latency_s) for x in on_file]
 

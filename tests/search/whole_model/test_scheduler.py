@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ekc.search.model.layer_run import compute_closing_size
-from ekc.search.model.scheduler import Scheduler, pick_fewest_trials, pick_largest_saving
+from benchmarks.model.scheduler import pick_fewest_trials
+from benchmarks.search.ablation_variants import apply_changes
+from ekc.search.whole_model.scheduler import Scheduler
 
 
 @dataclass
@@ -23,7 +24,6 @@ class StubRun:
     stops: bool = False
     trial_count: int = 0
     failure: str = ""
-    closed: int = 0
     least_saving: float = 0.0
     """Saving of a trial below which a round does not pay."""
     run: Any = field(init=False)
@@ -51,10 +51,6 @@ class StubRun:
         self.run.reporter.is_stop_requested |= self.stops
         return ""
 
-    def close(self, most_trials: int) -> None:
-        self.closed = min(compute_closing_size(self.trial_count), most_trials)
-        self.trial_count += self.closed
-
 
 def schedule(*runs: StubRun, trials: int, **options: Any) -> Scheduler:
     scheduler = Scheduler([], trials, **options)
@@ -72,22 +68,18 @@ def test_rounds_go_where_they_save_most() -> None:
     assert sum(run.trial_count for run in found.runs) == 28
 
 
-def test_round_robin_takes_turns() -> None:
+def test_round_robin_of_the_benchmark_takes_turns() -> None:
     runs = [StubRun(name, saving) for name, saving in (("a", 1.0), ("b", 100.0), ("c", 10.0))]
-    found = schedule(*runs, trials=24, pick_layer=pick_fewest_trials)
+    with apply_changes({"ekc.search.whole_model.scheduler:pick_largest_saving": pick_fewest_trials}):
+        found = schedule(*runs, trials=24)
     assert found.turns == ["a", "b", "c", "a", "b", "c"]
 
 
 @pytest.mark.parametrize("trials", [8, 9, 30, 31, 100, 257])
-@pytest.mark.parametrize("pick", [pick_largest_saving, pick_fewest_trials])
-def test_all_trials_are_used_and_no_more(trials: int, pick: Any) -> None:
-    """Closing rounds included: at most a fifteenth of the trials of each layer before."""
+def test_all_trials_are_used_and_no_more(trials: int) -> None:
     runs = [StubRun("a", 3.0, 0.9), StubRun("b", 2.0, 0.9)]
-    schedule(*runs, trials=trials, pick_layer=pick)
-    used = sum(run.trial_count for run in runs)
-    assert trials - 2 <= used <= trials
-    for run in runs:
-        assert 0 <= (run.trial_count - run.closed) // 15 - run.closed <= 1
+    schedule(*runs, trials=trials)
+    assert sum(run.trial_count for run in runs) == trials
 
 
 def test_layer_without_schedules_left_gets_no_turn() -> None:

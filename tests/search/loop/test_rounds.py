@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -16,12 +14,10 @@ from ekc.search.data.defaults import PARALLEL_ROUNDS, RoundSettings
 from ekc.search.data.options import RANDOM_SEARCH
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
-from ekc.search.loop.generations import SearchLoop
+from ekc.search.loop.rounds import SearchLoop
 
 VALUES = 12
-ALL_RANKED = RoundSettings(
-    round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0, closing_share=0.0
-)
+ALL_RANKED = RoundSettings(round_share=1 / 8, min_trials=4, max_trials=32, random_share=0.0)
 
 
 class Line:
@@ -51,9 +47,6 @@ class StubAcquisition(Acquisition):
 
     def score(self, population: Population) -> NDArray[np.float64]:
         return self._predict(population).score()
-
-    def score_by_mean(self, population: Population) -> NDArray[np.float64]:
-        return -self.score(population)
 
     def predict_figures(self, population: Population) -> tuple[PredictedFigures, ...]:
         return (self._predict(population),) * 2 if self.ranked else ()
@@ -122,22 +115,6 @@ def test_batch_is_diverse_across_acquisitions() -> None:
     distance = np.abs(batch[:, None, :] - batch[None, :, :]).sum(axis=2) + 99 * np.eye(len(batch), dtype=int)
     assert len(batch) == 5
     assert distance.min() > 1
-
-
-@pytest.mark.parametrize("trials", [38, 40, 42])
-def test_closing_rounds_try_least_predicted_means(trials: int) -> None:
-    """The last quarter of the trials: the untried genomes with the least predicted means."""
-    task, few = searched(trials, settings=replace(ALL_RANKED, closing_share=0.25)), trials // 4
-    done = list(accumulate(map(len, task.batches)))
-    assert done[-1] == trials
-    assert trials - few in done
-    tried = [pair for batch in task.batches for pair in batch]
-    left = {(a, b) for a in range(0, VALUES, 2) for b in range(VALUES)} - set(tried[:-few])
-    assert sorted(map(sum, tried[-few:])) == sorted(map(sum, left))[-few:]
-
-
-def test_default_rounds_have_closing_rounds() -> None:
-    assert PARALLEL_ROUNDS.closing_share > 0
 
 
 @pytest.mark.parametrize("trials", [50, 64, 71])

@@ -7,7 +7,7 @@ schedules (`run.py`) and tables of measurements (`replay/replay.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -20,6 +20,8 @@ from ekc.search.loop.breeding import Breeder
 
 CandidateT = TypeVar("CandidateT")
 """Type of the objects that a task measures: one for each genome that is picked."""
+StoppingCheck = Callable[[Sequence[Population], int], str | None]
+"""Why a search should end before a batch of so many trials; None if it should go on."""
 
 
 class SearchTask(Protocol[CandidateT]):
@@ -38,13 +40,6 @@ class SearchTask(Protocol[CandidateT]):
 
     def can_continue(self) -> bool:
         """Whether there is time for another round."""
-
-
-class StoppingRule(Protocol):
-    """A rule that may end a search early. The loop asks it once a round."""
-
-    def should_stop(self, batch: Sequence[Population], trial_count: int) -> str | None:
-        """Why the search should end before a batch of `trial_count` trials; None if it should go on."""
 
 
 @dataclass(frozen=True)
@@ -81,39 +76,29 @@ class SearchLoop(Generic[CandidateT]):
     _random_count: int = 0
 
     def run(
-        self, trials: int, start: Sequence[CandidateT] = (), stopping_rule: StoppingRule | None = None
+        self, trials: int, start: Sequence[CandidateT] = (), should_stop: StoppingCheck | None = None
     ) -> None:
         """Run rounds until the trials or the time are used. The first round measures `start` first."""
         start = list(start[:trials])
         while self.trial_count < trials and self.task.can_continue():
             size = compute_round_size(self.round_number + 1, self.trial_count, trials, self.settings)
-            is_closing = self.trial_count >= compute_closing_start(trials, self.settings)
-            planned = self.plan_round(size, start, is_closing)
+            planned = self.plan_round(size, start)
             if planned is None:
                 return
-            reason = (
-                stopping_rule.should_stop(planned.genomes, planned.trial_count) if stopping_rule else None
-            )
+            reason = should_stop(planned.genomes, planned.trial_count) if should_stop else None
             if reason is not None:
                 self.stop_reason = reason
                 return
             self.measure_round(planned)
             start = []
 
-    def plan_round(
-        self, size: int, start: Sequence[CandidateT] = (), is_closing: bool = False
-    ) -> PlannedRound[CandidateT] | None:
+    def plan_round(self, size: int, start: Sequence[CandidateT] = ()) -> PlannedRound[CandidateT] | None:
         """Breed genomes and pick `size` candidates, those of `start` among them. None if there is nothing
-        left to try. A closing round takes those of the least predicted figures."""
+        left to try."""
         self.round_number += 1
-        acquisition = self.task.acquisition
-        score = acquisition.score_by_mean if is_closing else acquisition.score
-        parents, _ = self.breeder.evolve(self._parents, score)
+        parents, _ = self.breeder.evolve(self._parents, self.task.acquisition.score)
         self._parents = parents
-        wanted = max(size - len(start), 0)
-        candidates, genomes = ([], []) if is_closing else self._pick_batch(parents, wanted)
-        if not candidates and wanted:
-            candidates, genomes = self._pick_best(parents, wanted)
+        candidates, genomes = self._pick_batch(parents, max(size - len(start), 0))
         if not candidates and not start:
             # If no genome was legal, the breeder has the reasons.
             self.stop_reason = "every schedule of the space has been tried" if len(parents) else ""
@@ -129,7 +114,8 @@ class SearchLoop(Generic[CandidateT]):
         self._parents = self.breeder.select_parents(self._find_elites(), self._parents)
 
     def _pick_batch(self, population: Population, count: int) -> tuple[list[CandidateT], list[Population]]:
-        """Pick a diverse batch: equal shares by each predicted figure, and some genomes at random."""
+        """Pick a diverse batch: equal shares by each predicted figure, and some genomes at random; more of
+        these where fewer bred ones are untried."""
         random_count = self._count_random(count)
         figures = self.task.acquisition.predict_figures(population) if len(population) else ()
         picked: list[tuple[CandidateT, Population]] = []
@@ -137,13 +123,6 @@ class SearchLoop(Generic[CandidateT]):
             left = count - random_count - len(picked)
             share = -(-left // (max(len(figures), 1) - i))
             picked += self._pick_untried(population, predicted, share, picked)
-        strangers = self.breeder.sample(4 * random_count) if random_count else population[:0]
-        picked += self._pick_untried(strangers, None, random_count, picked)
-        return [p for p, _ in picked], [g for _, g in picked]
-
-    def _pick_best(self, population: Population, count: int) -> tuple[list[CandidateT], list[Population]]:
-        """Pick the best bred genomes in order; random genomes where all of these were tried."""
-        picked = self._pick_untried(population, None, count, ())
         if missing := count - len(picked):
             picked += self._pick_untried(self.breeder.sample(4 * missing), None, missing, picked)
         return [p for p, _ in picked], [g for _, g in picked]
@@ -202,14 +181,7 @@ def compute_round_size(
     first = settings.first_round_share, settings.min_first_round, settings.max_first_round
     later = settings.round_share, settings.min_trials, settings.max_trials
     share, fewest, most = first if round_number == 1 else later
-    # A round ends where the closing rounds begin.
-    left = compute_closing_start(trials, settings) - trials_done
-    return min(max(math.ceil(share * trials), fewest), most, left if left > 0 else trials - trials_done)
-
-
-def compute_closing_start(trials: int, settings: RoundSettings) -> int:
-    """Compute the number of trials after which the closing rounds begin."""
-    return trials - int(settings.closing_share * trials)
+    return min(max(math.ceil(share * trials), fewest), most, trials - trials_done)
 
 
 def compute_population_size(trials: int, settings: BreedingSettings = BREEDING) -> int:

@@ -1,10 +1,11 @@
-"""The turns of the layers of a model: the next round goes to the layer where a trial saves most.
+"""The trials of a model: their number, and the turns of its layers. The next round goes to the layer where a
+trial saves most.
 
 Every layer has a warm-up: its naive schedule and a first round. Then the layer comes next where a trial is
 expected to save most of the model's energy (or latency, by the objective): calls of the layer x cost of a
 call x the improvement that rounds bring after so many trials. The improvement is that of many layers in the
-mean. What the models of a layer forecast ranks layers worse (docs/explanation/search.md). With an effort that
-forecast decides whether a round pays: a layer whose round would not save its cost gets no other, and the
+mean. What the models of a layer predict ranks layers worse (docs/explanation/search.md). With an effort that
+prediction decides whether a round pays: a layer whose round would not save its cost gets no other, and the
 search ends when there is none left.
 
 No clock is read, unless there is a time budget: the same seed gives the same turns, resumed or not, with any
@@ -13,23 +14,53 @@ number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ekc.search.model.layer_run import LayerRun, compute_closing_size
+from ekc.errors import InvalidInput
+from ekc.ir.validate import check_int
+from ekc.models.model import Model
+from ekc.search.data.options import parse_effort
+from ekc.search.whole_model.layer_run import LayerRun
 
-Strategy = Callable[[Sequence[LayerRun]], LayerRun]
-"""Picks the layer of the next round among those that can go on."""
+
+@dataclass(frozen=True)
+class TrialBudget:
+    """The trials of a model's run."""
+
+    trials: int
+    """Trials of all layers, at most."""
+    is_equal: bool
+    """Whether each layer gets the same number, as in a run of its own."""
+    expected_passes: float | None
+    """Passes of the model over its life, in which a round must save its cost. None: use all trials."""
+
+
+def make_budget(model: Model, trials: int | None, effort: str | None, per_layer: int | None) -> TrialBudget:
+    """Make the budget of a model: `trials` in all, or `per_layer` for each, or those of an effort for each in
+    the mean. Raises `InvalidInput`."""
+    count = len(model.layers)
+    if per_layer is not None:
+        for name, value in (("trials", trials), ("effort", effort)):
+            if value is not None:
+                raise InvalidInput(
+                    f"{name} and trials_per_layer: give one; both set the trials of the layers"
+                )
+        check_int("trials_per_layer", per_layer, 1_000_000)
+        return TrialBudget(per_layer * count, True, None)
+    size = parse_effort(effort)
+    if trials is None:
+        return TrialBudget(size.trials * count, False, size.expected_calls)
+    if trials < count:
+        raise InvalidInput(
+            f"trials: {trials} are fewer than the {count} layers of {model.name}; give one for each at least"
+        )
+    return TrialBudget(trials, False, None)
 
 
 def pick_largest_saving(runs: Sequence[LayerRun]) -> LayerRun:
     """Pick the layer where a trial is expected to save most; the first of equals."""
     return max(runs, key=lambda run: run.expected_saving)
-
-
-def pick_fewest_trials(runs: Sequence[LayerRun]) -> LayerRun:
-    """Pick the layer with the fewest trials; the first of equals. An ablation: round-robin."""
-    return min(runs, key=lambda run: run.trial_count)
 
 
 def has_ended(runs: Sequence[LayerRun]) -> bool:
@@ -46,7 +77,6 @@ class Scheduler:
     """Trials of all layers, at most."""
     expected_passes: float | None = None
     """Passes of the model over its life, in which a round must save its cost. None: use all trials."""
-    pick_layer: Strategy = pick_largest_saving
     stop_reason: str = ""
     """Why the search ended before all trials were used."""
     turns: list[str] = field(default_factory=list)
@@ -58,28 +88,21 @@ class Scheduler:
         self._note_turn(run)
 
     def run_turns(self) -> None:
-        """Run the turns of all layers, and then the closing rounds."""
-        while self._left > self._reserved and (ready := [run for run in self.runs if run.can_go_on]):
-            run = self.pick_layer(ready)
-            reason = run.run_round(self._left - self._reserved, self.expected_passes)
+        """Run the turns of all layers."""
+        while self._left > 0 and (ready := [run for run in self.runs if run.can_go_on]):
+            run = pick_largest_saving(ready)
+            reason = run.run_round(self._left, self.expected_passes)
             if reason:
                 self.stop_reason = f"{reason} of {run.layer.name}, the last layer that had a turn"
             else:
                 self._note_turn(run)
         if any(run.can_go_on for run in self.runs):
             self.stop_reason = ""
-        for run in self.runs:
-            run.close(self._left)
 
     @property
     def _left(self) -> int:
         """Trials that are not used yet."""
         return self.trials - sum(run.trial_count for run in self.runs)
-
-    @property
-    def _reserved(self) -> int:
-        """Trials of the closing rounds, if no layer had another turn. That turn may add one."""
-        return sum(compute_closing_size(run.trial_count) for run in self.runs if run.can_go_on)
 
     def _note_turn(self, run: LayerRun) -> None:
         """Note that a layer had a turn, and tell all layers if a callback asked the run to end."""

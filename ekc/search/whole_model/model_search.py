@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, check_device_memory
 from ekc.errors import EkcError, NothingLegal
-from ekc.ir.operator import Operator
-from ekc.models.model import Model
-from ekc.search.cost_model.peer_rows import PeerRows
-from ekc.search.cost_model.transfer import TransferPrior
+from ekc.ir.schedule.schedule import Schedule
+from ekc.models.model import Model, ModelLayer
+from ekc.search.cost_model.surrogate import PeerRows
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import PEER_ROUNDS
 from ekc.search.data.events import EventListener
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
-from ekc.search.data.result import INTERRUPTED, STOPPED
+from ekc.search.data.result import INTERRUPTED, STOPPED, MeasurementCost
 from ekc.search.database.database import RecordStore
-from ekc.search.database.warm_start import load_transfer_prior
-from ekc.search.loop.clock_stage import ClockStage
+from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
+from ekc.search.loop.measure import Measurer
 from ekc.search.loop.reporter import LayerLabel, Reporter
-from ekc.search.model.layer_run import LayerRun, RecentSpaces
-from ekc.search.model.model_clocks import make_clock_stage
-from ekc.search.model.model_data import NOT_TUNED, TunedLayer
-from ekc.search.model.model_result import ModelResult
-from ekc.search.model.options import TrialBudget
-from ekc.search.model.scheduler import Scheduler, Strategy, has_ended, pick_largest_saving
-from ekc.search.run import TuningRun
-from ekc.search.search_parts import open_search_parts
+from ekc.search.run import TuningRun, open_space
 from ekc.search.tuning_result import TuningResult
-from ekc.tables import count_nouns, join_lines
+from ekc.search.whole_model.layer_run import LayerRun, RecentSpaces
+from ekc.search.whole_model.model_data import NOT_TUNED, TunedLayer
+from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.scheduler import Scheduler, TrialBudget, has_ended
+from ekc.tables import join_lines
 
 
 @dataclass
@@ -47,9 +43,6 @@ class ModelSearch:
     store: RecordStore
     workers: Executor
     listeners: tuple[EventListener, ...] = ()
-    warm_start: str | Path | None = None
-    shows_forecast: bool = False
-    pick_layer: Strategy = pick_largest_saving
     is_interrupted: bool = False
     stop_reason: str = ""
     turns: list[str] = field(default_factory=list)
@@ -129,7 +122,7 @@ class ModelSearch:
 
     def _run_in_turns(self) -> None:
         """Warm up each layer, tune the layers in turns, and run the finals of each at the end."""
-        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes, self.pick_layer)
+        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes)
         self.turns = scheduler.turns
         try:
             for run in self._open_layers():
@@ -164,18 +157,13 @@ class ModelSearch:
             label = LayerLabel(layer.name, layer.uses[0].model, self.budget.trials, self._candidates)
             reporter = Reporter(layer.op, self.device, self.options, self.listeners, label=label)
             reporter.report("start")
-            if self.shows_forecast and not self._runs:
-                reporter.report("forecast", text=self._describe_size())
             try:
                 check_device_memory(layer.op, self.device)
-                parts = open_search_parts(layer.op, self.device, self.options, self.store)
-                prior, learned_from = self._load_prior(layer.op)
+                space, measurer = open_space(layer.op, self.device, self.options.objective, self.store)
                 # Clocks are searched for all layers together, after the last of them.
                 options = replace(self.options, search_clocks=False)
                 method = SearchMethod(rounds=PEER_ROUNDS) if self._shares_rows else DEFAULT_METHOD
-                run = TuningRun(
-                    parts.space, parts.measurer, self.workers, options, reporter, method, transfer_prior=prior
-                )
+                run = TuningRun(space, measurer, self.workers, options, reporter, method)
             except EkcError as problem:
                 failure = join_lines(str(problem))
                 reporter.report("error", text=failure)
@@ -184,17 +172,7 @@ class ModelSearch:
             if self._shares_rows:
                 run.task.learner.latency_model.join(self._peers)
             self._candidates.append(run.task.candidates)
-            yield LayerRun(layer, run, learned_from, self._recent_spaces)
-
-    def _load_prior(self, op: Operator) -> tuple[TransferPrior | None, str]:
-        if self.warm_start is None:
-            return None, ""
-        return load_transfer_prior(self.warm_start, op, self.device, self.options.seed)
-
-    def _describe_size(self) -> str:
-        """Say how many layers and trials the run has."""
-        most = "at most " if self.budget.expected_passes is not None else ""
-        return f"{count_nouns(len(self.model.layers), 'layer')}: {most}{self.budget.trials} trials in all"
+            yield LayerRun(layer, run, self._recent_spaces)
 
     def _describe_end(self) -> str:
         """Say why the run ended before all trials were used; "" if it did not."""
@@ -210,3 +188,37 @@ class ModelSearch:
         """Say why a layer had no trial."""
         end = self._describe_end()
         return NOT_TUNED if self.is_interrupted or not end else f"{NOT_TUNED}: {end}"
+
+
+KernelSource = Callable[[Schedule], CompiledKernel]
+
+
+def make_clock_stage(
+    layers: Sequence[TunedLayer],
+    device: Device,
+    store: RecordStore,
+    kernel_sources: Mapping[str, KernelSource],
+    options: TuneOptions,
+    can_continue: Callable[[], bool],
+) -> ClockStage:
+    """The search of clocks for the layers that have a result, at least one. `kernel_sources` compiles the
+    schedules of an operator, by its digest. The phases of the plan are the models of the layers."""
+    results = [(x.layer, x.result) for x in layers if x.result is not None]
+    costs = [result.spent for _, result in results]
+    cost = MeasurementCost(metering_s=sum(c.metering_s for c in costs), idle_w=costs[-1].idle_w)
+    return ClockStage(
+        [SearchedLayer.from_result(layer.name, count_calls(layer), result) for layer, result in results],
+        Measurer(device, store, cost),
+        lambda schedule: kernel_sources[schedule.op.digest](schedule),
+        options.max_slowdown,
+        options.seed,
+        can_continue,
+    )
+
+
+def count_calls(layer: ModelLayer) -> dict[str, int]:
+    """Calls of a layer by phase: the models of its uses, such as "prefill" and "decode"."""
+    calls: dict[str, int] = {}
+    for use in layer.uses:
+        calls[use.model] = calls.get(use.model, 0) + use.count
+    return calls

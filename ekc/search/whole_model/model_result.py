@@ -12,9 +12,9 @@ from ekc.codegen.library.kernels import Bundle
 from ekc.codegen.library.legal_names import check_bundle_name, make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.display import format_line, shorten
-from ekc.search.model.model_data import ModelData
-from ekc.search.model.model_summary import format_model_html, format_model_summary, format_total
 from ekc.search.tuning_result import make_board, make_choice
+from ekc.search.whole_model.model_data import ModelData
+from ekc.search.whole_model.model_summary import format_model_html, format_model_summary, format_total
 
 if TYPE_CHECKING:
     from ekc.report.page import ReportPage

@@ -2,8 +2,7 @@
 
 The layer's share of the trials is not known beforehand. The first round has the size that it has in a run
 of the mean share, a later one a sixteenth of the layer's trials so far, as a run that ends there has in the
-mean. The population grows with the trials. The closing round, which takes the least predicted figures,
-comes after the last turn of all layers.
+mean. The population grows with the trials.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ekc.errors import EkcError
 from ekc.models.model import ModelLayer
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import PARALLEL_ROUNDS, SCHEDULER
-from ekc.search.loop.generations import (
+from ekc.search.loop.rounds import (
     PlannedRound,
     compute_population_size,
     compute_round_size,
 )
-from ekc.search.loop.stopping import CostBenefitRule, RoundForecast
+from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
@@ -56,11 +55,9 @@ class LayerRun:
 
     layer: ModelLayer
     run: TuningRun
-    warm_start: str = ""
-    """Description of the records that the models learned from before the run; "" for none."""
     recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
     """The spaces of all layers of the model that took their turns last."""
-    forecast: RoundForecast = field(init=False)
+    stopping: StoppingRule = field(init=False)
     failure: str = ""
     """Why the layer has no result, in one line."""
     is_finished: bool = False
@@ -68,7 +65,7 @@ class LayerRun:
     _warm_up_count: int = 0
 
     def __post_init__(self) -> None:
-        self.forecast = RoundForecast(self.run.task)
+        self.stopping = StoppingRule(self.run.task)
 
     @property
     def trial_count(self) -> int:
@@ -87,7 +84,7 @@ class LayerRun:
         if not self.run.task.timed_candidates:
             return math.inf
         after = (self.trial_count - self._warm_up_count) / SCHEDULER.decay_trials
-        return self.layer.count * self.forecast.get_best_call_cost() / (1 + after**2)
+        return self.layer.count * self.stopping.get_best_call_cost() / (1 + after**2)
 
     def warm_up(self) -> None:
         """Measure the naive schedule and the first round. No more trials are used than the layer has in the
@@ -95,7 +92,7 @@ class LayerRun:
         mean_share = self.run.options.trials
         with self._keep_failure():
             self.run.measure_baseline()
-            self.forecast.note_start()
+            self.stopping.note_start()
             planned = self._plan(compute_round_size(1, 0, mean_share))
             self._measure(planned)
         self._warm_up_count = self.trial_count
@@ -108,25 +105,18 @@ class LayerRun:
         with self._keep_failure():
             planned = self._plan(size)
             if planned is not None and expected_passes is not None:
-                rule = CostBenefitRule(self.forecast, expected_passes * self.layer.count)
-                reason = rule.should_stop(planned.genomes, planned.trial_count)
+                calls = expected_passes * self.layer.count
+                reason = self.stopping.should_stop(calls, planned.genomes, planned.trial_count)
                 if reason is not None:
                     self.is_finished = True
                     return reason
             self._measure(planned)
         return ""
 
-    def close(self, most_trials: int) -> None:
-        """Measure the closing round, at most so many trials of it."""
-        with self._keep_failure():
-            size = min(compute_closing_size(self.trial_count), most_trials)
-            if size and self.can_go_on:
-                self._measure(self._plan(size, is_closing=True))
-
     def run_alone(self) -> TuningResult | None:
         """Run the layer to its end, as `ekc.tune` does; None after a failure."""
         with self._keep_failure():
-            return replace(self.run.run(()), warm_start=self.warm_start)
+            return self.run.run(())
         return None
 
     def finish(self) -> TuningResult | None:
@@ -134,7 +124,7 @@ class LayerRun:
         with self._keep_failure():
             if not self.failure:
                 self.run.run_finals()
-                return replace(self.run.make_result(), warm_start=self.warm_start)
+                return self.run.make_result()
         return None
 
     def finish_early(self) -> TuningResult | None:
@@ -142,16 +132,16 @@ class LayerRun:
         with self._keep_failure():
             if self.run.task.timed_candidates and not self.failure:
                 self.run.note_interrupt()
-                return replace(self.run.make_result(), warm_start=self.warm_start)
+                return self.run.make_result()
         return None
 
-    def _plan(self, size: int, is_closing: bool = False) -> PlannedRound[Candidate] | None:
+    def _plan(self, size: int) -> PlannedRound[Candidate] | None:
         """Plan a round; None if there is nothing left to try."""
         run = self.run
         run.reporter.enter_stage("breed", run.search_loop.round_number + 1)
         expected = max(SCHEDULER.population_factor * run.options.trials, self.trial_count + size)
         run.breeder.population_size = compute_population_size(expected)
-        return run.search_loop.plan_round(size, is_closing=is_closing)
+        return run.search_loop.plan_round(size)
 
     def _measure(self, planned: PlannedRound[Candidate] | None) -> None:
         if planned is None:
@@ -169,10 +159,3 @@ class LayerRun:
             self.run.reporter.report("error", text=self.failure)
         finally:
             self.recent_spaces.note_use(self.run.task)
-
-
-def compute_closing_size(trial_count: int) -> int:
-    """Compute the trials of the closing round of a layer with so many trials before: those of a run that ends
-    after it."""
-    share = PARALLEL_ROUNDS.closing_share
-    return int(share / (1 - share) * trial_count)

@@ -8,7 +8,7 @@ import ekc
 from ekc.devices.device import Clocks
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.models.model import LayerUse, Model, ModelLayer
-from ekc.search.model.model_result import ModelResult
+from ekc.search.whole_model.model_result import ModelResult
 from tests.search.helpers import THREADS
 
 LAYERS = (

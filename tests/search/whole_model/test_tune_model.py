@@ -15,14 +15,14 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput, NothingLegal
 from ekc.models.model import Coverage, LayerUse, Model, ModelLayer, UncoveredNode
-from ekc.search.cost_model.peer_rows import PeerRows, ResidualRows
+from ekc.search.cost_model.surrogate import PeerRows, ResidualRows
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.loop.task import ScheduleTask
-from ekc.search.model import layer_run
-from ekc.search.model.layer_run import RecentSpaces
-from ekc.search.model.model_result import ModelResult
-from ekc.search.model.model_summary import make_layer_table
+from ekc.search.whole_model import layer_run
+from ekc.search.whole_model.layer_run import RecentSpaces
+from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.model_summary import make_layer_table
 from tests.search.helpers import THREADS, rows, tune
 
 OPERATORS = {"small": ekc.matvec(64, 64), "large": ekc.matvec(256, 256), "soft": ekc.softmax((32, 64))}
