@@ -157,7 +157,7 @@ def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path:
         (board, "sm_80", "measured"),
         ("h100", "sm_90a", "simulated"),
     ]
-    assert f'{{"{board}", "measured", 80, false, 0}}' in build_texts(bundle)["src/net.cpp"]
+    assert f'{{"{board}", "measured", 80, false, 0}}' in build_texts(bundle)["src/tables.h"]
 
 
 def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_other_toolchain_is_marked_wherever_figures_are(records: Path, tmp_path:
     own = [k for k in bundle.kernels if k.device == "a100"]
     assert len(marked) == len(own)
     assert "h100 (simulated), measured" not in texts["include/ekc/net.hpp"]
-    rows = [line for line in texts["src/net.cpp"].splitlines() if '"metered", "' in line]
+    rows = [line for line in texts["src/tables.h"].splitlines() if '"metered", "' in line]
     assert [("generator 5" in row) for row in rows] == [k.device == "a100" for k in bundle.kernels]
 
 
