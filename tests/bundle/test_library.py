@@ -384,7 +384,9 @@ def list_sources() -> list[object]:
 @pytest.mark.parametrize("name", list_sources())
 def test_source_of_all_libraries_compiles_as_it_is(library: Path, name: str) -> None:
     """Where it is in the package, beside the generated headers of a library. Those of the check need none."""
-    folders = [] if name in ("check_gpu.h", "check_values.h", "naive.h") else ["-Iinclude", "-Isrc", "-Itests"]
+    folders = (
+        [] if name in ("check_gpu.h", "check_values.h", "naive.h") else ["-Iinclude", "-Isrc", "-Itests"]
+    )
     words = ["g++", "-std=c++17", "-fsyntax-only", *WARNINGS]
     if name == "runtime_cudart.cpp":
         words = ["nvcc", "-std=c++17", "-c", "-o", os.devnull, "-Xcompiler", ",".join(WARNINGS)]
