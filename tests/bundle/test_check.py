@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.bundle.collect import CollectedBundle
+from ekc.bundle import CollectedBundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import describe_signature

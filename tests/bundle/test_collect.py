@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.bundle.boards import match_board
-from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
+from ekc.bundle import CollectedBundle, choose_points, collect_bundle, match_board
 from ekc.cli import main
 from ekc.codegen.library import template_values
 from ekc.codegen.library.function_plan import NamedOperator

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.bundle import CollectedBundle, collect_bundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import NamedOperator, describe_signature

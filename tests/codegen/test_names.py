@@ -12,11 +12,11 @@ import pytest
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.codegen.disassemble import disassemble
 from ekc.codegen.emit.names import to_c_name
 from ekc.codegen.generate import generate
 from ekc.codegen.library.function_plan import make_function_name
 from ekc.codegen.library.legal_names import check_bundle_name, make_library_name
+from ekc.codegen.nvrtc import disassemble
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.naive import make_naive_schedule

@@ -21,14 +21,10 @@ from ekc.codegen.library.kernels import (
     BundleFunction,
     BundleKernel,
     TargetBoard,
+    lay_out_workspace,
     list_extents,
 )
-from ekc.codegen.library.texts import (
-    clean_comment,
-    format_text_words,
-    format_words,
-    lay_out_workspace,
-)
+from ekc.codegen.render import clean_comment, format_text_words, format_words
 from ekc.ir.compute import TensorSpec
 from ekc.ir.expr import Var
 from ekc.ir.hardware.target import parse_arch_number

@@ -5,6 +5,7 @@
 
 #include EKC_C_HEADER
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -194,16 +195,10 @@ bool is_legal(const Kernel& kernel, const Device& device)
 
 const Function* find_function(std::uint64_t id)
 {
-    int low = 0, high = function_count;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (functions[middle].id < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < function_count && functions[low].id == id ? &functions[low] : nullptr;
+    const Function* const end = functions + function_count;
+    const Function* const found =
+        std::lower_bound(functions, end, id, [](const Function& one, std::uint64_t wanted) { return one.id < wanted; });
+    return found != end && found->id == id ? found : nullptr;
 }
 
 int compare_extents(const std::int64_t* one, const std::int64_t* other, int count)
@@ -222,18 +217,12 @@ const Shape* find_shape(std::uint64_t id, const std::int64_t* extents, int count
     if (function == nullptr || function->axes != count) {
         return nullptr;
     }
-    int low = function->first_shape;
-    const int end = low + function->shapes;
-    int high = end;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (compare_extents(shapes[middle].extents, extents, count) < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < end && compare_extents(shapes[low].extents, extents, count) == 0 ? &shapes[low] : nullptr;
+    const Shape* const first = shapes + function->first_shape;
+    const Shape* const end = first + function->shapes;
+    const Shape* const found = std::lower_bound(first, end, extents, [=](const Shape& one, const std::int64_t* wanted) {
+        return compare_extents(one.extents, wanted, count) < 0;
+    });
+    return found != end && compare_extents(found->extents, extents, count) == 0 ? found : nullptr;
 }
 
 // The fields of a struct, or the code of what is wrong with its pointer, size or version.
@@ -433,29 +422,34 @@ Device describe_device(const DeviceFacts& facts)
     return {facts.capability, facts.name, facts.shared_bytes, facts.multiprocessors};
 }
 
+struct Choice {
+    Status status;
+    const Shape* shape;
+    Selection found;
+    int device;
+    DeviceFacts facts;
+};
+
 // The kernel for the current device.
-Status select_here(
-    std::uint64_t id, const std::int64_t* extents, int count, const Options* given, const Shape*& shape, Selection& found,
-    int& device, DeviceFacts& facts)
+Choice select_here(std::uint64_t id, const std::int64_t* extents, int count, const Options* given)
 {
+    Choice made{};
     Options options;
     const int code = read_options(given, options);
+    made.shape = extents == nullptr ? nullptr : find_shape(id, extents, count);
     if (code != EKC_VALUE(OK)) {
-        return make_status(code, EKC_VALUE(ARGUMENT_OPTIONS));
+        made.status = make_status(code, EKC_VALUE(ARGUMENT_OPTIONS));
+    } else if (made.shape == nullptr) {
+        const int fault = extents == nullptr ? EKC_VALUE(NULL_POINTER) : EKC_VALUE(UNKNOWN_SHAPE);
+        made.status = make_status(fault, EKC_VALUE(ARGUMENT_EXTENTS));
+    } else {
+        made.status = read_current_device(made.device, made.facts);
     }
-    if (extents == nullptr) {
-        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_EXTENTS));
+    if (made.status.code == EKC_VALUE(OK)) {
+        made.found = select_kernel(*made.shape, describe_device(made.facts), options);
+        made.status = describe_selection(made.found);
     }
-    shape = find_shape(id, extents, count);
-    if (shape == nullptr) {
-        return make_status(EKC_VALUE(UNKNOWN_SHAPE), EKC_VALUE(ARGUMENT_EXTENTS));
-    }
-    const Status status = read_current_device(device, facts);
-    if (status.code != EKC_VALUE(OK)) {
-        return status;
-    }
-    found = select_kernel(*shape, describe_device(facts), options);
-    return describe_selection(found);
+    return made;
 }
 
 bool is_aligned(const void* pointer, std::uintptr_t bytes)
@@ -629,15 +623,11 @@ Status EKC_NAME(info)(
     if (code != EKC_VALUE(OK)) {
         return make_status(code, EKC_VALUE(ARGUMENT_STRUCT));
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    const Status status = select_here(function, extents, extent_count, options, shape, found, device, facts);
-    if (status.code == EKC_VALUE(OK)) {
-        fill_kernel(found.kernel, *shape, found.how, *kernel);
+    const Choice made = select_here(function, extents, extent_count, options);
+    if (made.status.code == EKC_VALUE(OK)) {
+        fill_kernel(made.found.kernel, *made.shape, made.found.how, *kernel);
     }
-    return status;
+    return made.status;
 }
 
 Status EKC_NAME(workspace_bytes)(
@@ -647,15 +637,11 @@ Status EKC_NAME(workspace_bytes)(
     if (bytes == nullptr) {
         return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_STRUCT));
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    const Status status = select_here(function, extents, extent_count, options, shape, found, device, facts);
-    if (status.code == EKC_VALUE(OK)) {
-        *bytes = kernels[found.kernel].workspace_bytes;
+    const Choice made = select_here(function, extents, extent_count, options);
+    if (made.status.code == EKC_VALUE(OK)) {
+        *bytes = kernels[made.found.kernel].workspace_bytes;
     }
-    return status;
+    return made.status;
 }
 
 Status EKC_NAME(check_tensor)(
@@ -732,23 +718,18 @@ Status EKC_NAME(launch)(const Call* call)
     if (status.code != EKC_VALUE(OK)) {
         return status;
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    status = select_here(
-        call->function, call->extents, call->extent_count, call->options, shape, found, device, facts);
-    if (status.code != EKC_VALUE(OK)) {
-        return status;
+    const Choice made = select_here(call->function, call->extents, call->extent_count, call->options);
+    if (made.status.code != EKC_VALUE(OK)) {
+        return made.status;
     }
-    const Kernel& kernel = kernels[found.kernel];
-    status = check_workspace(*call, *shape, kernel);
+    const Kernel& kernel = kernels[made.found.kernel];
+    status = check_workspace(*call, *made.shape, kernel);
 #ifndef EKC_NO_POINTER_CHECKS
     for (int i = 0; i < call->tensor_count && status.code == EKC_VALUE(OK); ++i) {
-        status = check_device(call->tensors[i], device, facts, i);
+        status = check_device(call->tensors[i], made.device, made.facts, i);
     }
     if (kernel.workspace_bytes > 0 && status.code == EKC_VALUE(OK)) {
-        status = check_device(call->workspace, device, facts, EKC_VALUE(ARGUMENT_WORKSPACE));
+        status = check_device(call->workspace, made.device, made.facts, EKC_VALUE(ARGUMENT_WORKSPACE));
     }
 #endif
     if (status.code != EKC_VALUE(OK)) {
