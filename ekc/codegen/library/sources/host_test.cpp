@@ -13,6 +13,8 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime.h"
@@ -90,6 +92,56 @@ struct Row {
     int first;
     int count;
 };
+
+// A view that is too small, or of other extents, is refused.
+template <class Calls, std::size_t Number, class Views>
+void test_wrong_view(const typename Calls::Extents& extents, const Views& views, const api::Workspace& workspace)
+{
+    const auto start = [&](const auto&... given) { return Calls::start(extents, given..., workspace).code(); };
+    Views wrong = views;
+    std::get<Number>(wrong).bytes -= 1;
+    CHECK(std::apply(start, wrong) == api::Code::buffer_too_small);
+    if constexpr (std::tuple_size_v<decltype(std::get<Number>(wrong).extents)> > 0) {
+        wrong = views;
+        std::get<Number>(wrong).extents.back() += 1;
+        CHECK(std::apply(start, wrong) == api::Code::wrong_extents);
+    }
+}
+
+template <class Calls, class Views, std::size_t... Numbers>
+void test_wrong_views(
+    const typename Calls::Extents& extents, const Views& views, const api::Workspace& workspace,
+    std::index_sequence<Numbers...>)
+{
+    (test_wrong_view<Calls, Numbers>(extents, views, workspace), ...);
+}
+
+// The typed calls of a function for extents whose first kernel in the table is `kernel`.
+template <class Calls, class... Views>
+void test_typed(const typename Calls::Extents& extents, int kernel, std::uint64_t function, const Views&... views)
+{
+    api::Info tuned, info;
+    CHECK(api::kernel_at(kernel, tuned).ok());
+    become(tuned.board, tuned.capability, tuned.multiprocessors);
+    CHECK(Calls::info(extents, info).ok());
+    CHECK(std::strcmp(info.board, tuned.board) == 0);
+    CHECK(info.how == api::How::board);
+    const int here = info.index;
+    CHECK(Calls::select(extents, {tuned.capability, tuned.board, 0, tuned.multiprocessors}, info).ok());
+    CHECK(info.index == here);
+    std::size_t bytes = 0;
+    CHECK(Calls::workspace_bytes(extents, bytes).ok());
+    CHECK(bytes == info.workspace_bytes);
+    const api::Workspace workspace{get_memory(sizeof...(views)), bytes};
+    const int before = ::fake.launches;
+    CHECK(Calls::start(extents, views.data..., workspace).ok());
+    CHECK(Calls::start(extents, views..., workspace).ok());
+    CHECK(::fake.launches == before + 2);
+    test_wrong_views<Calls>(extents, std::tuple{views...}, workspace, std::index_sequence_for<Views...>{});
+    std::uint64_t id = 0;
+    CHECK(api::Status{EKC_NAME(find_function)(Calls::name, &id)}.ok());
+    CHECK(id == function);
+}
 
 } // namespace
 
