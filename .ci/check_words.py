@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = Path(__file__).with_name("words_allowed.txt")
 FOLDERS, SUFFIXES = (
     ("ekc", "tests", "docs"),
-    {".py", ".md", ".j2", ".cu", ".toml", ".txt", ".json", ".css", ".js"},
+    {".py", ".md", ".j2", ".cpp", ".h", ".cu", ".toml", ".txt", ".json", ".css", ".js"},
 )
 BANNED = re.compile(r"\b(told|anew|nobody|flies|by\s+itself|on\s+the\s+way)\b|(<{7}|>{7}) ", re.IGNORECASE)
 """Words, and the marks of an unresolved merge."""

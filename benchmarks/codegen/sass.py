@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekc.codegen.disassemble import find_nvdisasm
+from ekc.codegen.nvrtc import find_nvdisasm
 from ekc.errors import EkcError
 
 BYTES = 16

@@ -35,6 +35,7 @@ from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, sele
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
+from ekc.explorer.menu import list_families
 from ekc.explorer.session import Explorer
 from ekc.explorer.steps import estimate_families, find_legal_families, list_steps
 from ekc.ir.rules.launch import enforce_rules
@@ -61,7 +62,9 @@ def draw_schedule(op: ekc.Operator, space: Space, random: np.random.Generator, n
     if number % 2 == 0:
         schedule = make_naive_schedule(op)
         for _ in range(random.integers(0, MAX_WALK + 1)):
-            steps = list_steps(schedule, space.limits)
+            legal = find_legal_families(schedule, space.limits)
+            entries = {x.number: x.rows.tolist() for x in legal}
+            steps = list_steps(list(list_families(schedule.program)), entries)
             kinds = sorted({step.kind for step in steps})
             kind = kinds[random.integers(len(kinds))]
             own = [step for step in steps if step.kind == kind]

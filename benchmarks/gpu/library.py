@@ -28,8 +28,7 @@ from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
-from ekc.bundle.boards import open_model
-from ekc.bundle.collect import collect_bundle
+from ekc.bundle import collect_bundle, open_model
 from ekc.codegen.library.build import KernelChoice, build_library
 from ekc.codegen.library.function_plan import NamedOperator
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "kit_check_gpu.h"
-#include "kit_check_values.h"
-#include "kit_naive.h"
+#include "check_gpu.h"
+#include "check_values.h"
+#include "naive.h"
 
-using namespace ekc::kit::check;
+using namespace ekc::check;
 
 namespace {
 
@@ -75,7 +75,7 @@ struct Function {
         const ekc_kit_options options = make_options(prefer);
         check_status(ekc_kit_info(any.function, any.extents, any.extent_count, &options, &kernel), "info");
         int multiprocessors = 0;
-        ekc::kit::check::must(gpu.driver.get_attribute(&multiprocessors, multiprocessor_count, 0), "cuDeviceGetAttribute");
+        ekc::check::must(gpu.driver.get_attribute(&multiprocessors, multiprocessor_count, 0), "cuDeviceGetAttribute");
         const ekc_kit_request request{
             static_cast<std::uint32_t>(sizeof request), EKC_kit_ABI_VERSION, any.function, any.extents, any.extent_count,
             gpu.capability, gpu.name.c_str(), gpu.shared_bytes, &options, multiprocessors, 0};
@@ -226,7 +226,7 @@ void check_streams(const Gpu& gpu, const Functions& functions)
 {
     void* streams[lanes] = {};
     for (void*& stream : streams) {
-        ekc::kit::check::must(gpu.driver.create_stream(&stream, non_blocking), "cuStreamCreate");
+        ekc::check::must(gpu.driver.create_stream(&stream, non_blocking), "cuStreamCreate");
     }
     fill_all(gpu, functions);
     for (int round = 0; round < rounds; ++round) {

@@ -72,7 +72,7 @@ def bundle(
     The folder is a project for CMake and make. The library needs the CUDA runtime, or with --cubin the driver
     alone, and no Python.
     """
-    from ekc.bundle.collect import collect_bundle
+    from ekc.bundle import collect_bundle
     from ekc.codegen.library.legal_names import check_bundle_name
     from ekc.codegen.library.write import check_folder, write_bundle
     from ekc.search.data.selection import SelectionRule

@@ -6,15 +6,20 @@ Needs no GPU and no driver.
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ekc.argument_checks import check_text, format_value
 from ekc.codegen.compiled import Resources
 from ekc.display import format_line
-from ekc.errors import CompileError, EkcError, InvalidInput
+from ekc.errors import CompileError, EkcError, InvalidInput, ToolchainError
 from ekc.forks import hold_forks
 from ekc.tables import count_nouns
 
@@ -222,3 +227,23 @@ def _summarize_errors(log: str) -> str:
         shown = shown.splitlines()[0]
     count = len(_ERROR_PATTERN.findall(log))
     return f"{shown}\n({count_nouns(count, 'error')} in all)"
+
+
+def find_nvdisasm() -> str | None:
+    """Find nvdisasm: where the package nvidia-cuda-nvdisasm puts it, otherwise on the path."""
+    packaged = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
+    return str(packaged[-1]) if packaged else shutil.which("nvdisasm")
+
+
+def disassemble(cubin: bytes) -> str:
+    """Disassemble the functions of a CUBIN. Raises `ToolchainError` where nvdisasm is missing or fails."""
+    program = find_nvdisasm()
+    if program is None:
+        raise ToolchainError("machine code needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([program, "-c", str(file)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolchainError(f"nvdisasm failed: {' '.join(done.stderr.split())[:200]}")
+    return done.stdout

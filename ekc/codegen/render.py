@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import jinja2
+import numpy as np
 
 
 def indent_lines(text: str) -> str:
@@ -71,3 +72,29 @@ def drop_unused_constants(text: str) -> str:
         used[-1] |= collect_words(constant[2] if constant else code) - {counter[1] if counter else ""}
         lines.append(line)
     return "".join(reversed(lines))
+
+
+def clean_comment(text: str) -> str:
+    """Make one line that cannot end a C comment."""
+    return " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
+
+
+_WORD_BYTES = 8
+_WORDS_PER_LINE = 5
+
+
+def format_words(data: bytes) -> str:
+    """Format bytes as elements of an array of `std::uint64_t`, which every compiler accepts at any size.
+
+    Numbers are little-endian as on all hosts of GPUs, and filled up with zeros to a whole element.
+
+    b"\\x01" becomes "    0x1,".
+    """
+    words = np.frombuffer(data + bytes(-len(data) % _WORD_BYTES), "<u8").tolist()
+    starts = range(0, len(words), _WORDS_PER_LINE)
+    return "\n".join("    " + " ".join(f"{w:#x}," for w in words[s : s + _WORDS_PER_LINE]) for s in starts)
+
+
+def format_text_words(text: str) -> str:
+    """Format a text as elements of an array of `std::uint64_t`, with a zero byte at its end."""
+    return format_words(text.encode() + b"\0")

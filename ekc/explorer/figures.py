@@ -1,21 +1,34 @@
-"""Compiled figures of one schedule: latency, power, energy by cause, resources and CUDA text."""
+"""Figures of schedules: compiled, with the CUDA text; of a sample of the space of the search; recorded.
+
+The jobs of worker processes are here."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+
+import numpy as np
 
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule, generate
 from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice
+from ekc.devices.recording.recorded_rows import RecordedRow
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError
-from ekc.explorer.steps import Estimates, estimate_families, estimate_schedules, find_legal_families
+from ekc.explorer.steps import (
+    Estimates,
+    estimate_families,
+    estimate_schedules,
+    find_legal_families,
+    price_quantities,
+)
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.space.space import Space
 
 COUNTS = {
     "blocks": "blocks",
@@ -102,18 +115,25 @@ def _read_recorded_figures(schedule: Schedule, device: RecordedDevice) -> StepFi
         return StepFigures(schedule.digest, source, failure=str(problem))
     if row is None:
         return StepFigures(schedule.digest, source, failure="not recorded", cuda_source=text, counts=counts)
-    timing = row.find_timing() if row.timings else None
-    metering = row.find_metering() if row.meterings else None
     return StepFigures(
         schedule.digest,
         source,
-        timing.latency_s if timing else None,
-        metering.energy_j if metering else None,
-        metering.power_w if metering else None,
+        *read_figures(row),
         row.failure,
         text,
         {"registers": max((r.registers for r in row.resources), default=0)},
         counts,
+    )
+
+
+def read_figures(row: RecordedRow) -> tuple[float | None, float | None, float | None]:
+    """(latency in seconds, energy in joules, power in watts) of a recorded schedule, as far as known."""
+    timing = row.find_timing() if row.timings else None
+    metering = row.find_metering() if row.meterings else None
+    return (
+        timing.latency_s if timing else None,
+        metering.energy_j if metering else None,
+        metering.power_w if metering else None,
     )
 
 
@@ -143,6 +163,30 @@ def _list_causes(kernel: CompiledKernel, device: Device) -> tuple[tuple[str, flo
         return ()
     breakdown = device.break_down_energy(kernel)
     return tuple((c.name, c.count, c.unit, c.joules) for c in breakdown.causes)
+
+
+def compute_share_below(value: float, sample: np.ndarray) -> float:
+    """Share of the sample that is better (less) than a value, from 0 to 1."""
+    return float(np.mean(sample < value)) if len(sample) else float("nan")
+
+
+def list_recorded_neighbours(
+    schedule: Schedule, device: RecordedDevice
+) -> list[tuple[RecordedRow, tuple[str, ...]]]:
+    """All recorded schedules of the operator but the present one, and how they differ from it: steps left out
+    (with a minus) and added (with a plus). Those with fewest changes come first."""
+    others = [row for row in device.recording.find_rows(schedule.op) if row.digest != schedule.digest]
+    found = [(row, _list_changes(schedule, row.schedule)) for row in others]
+    return sorted(found, key=lambda one: len(one[1]))
+
+
+def _list_changes(before: Schedule, after: Schedule) -> tuple[str, ...]:
+    old, new = ([s.to_python().removeprefix(".") for s in one.steps] for one in (before, after))
+    changes = []
+    for tag, i, j, k, n in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            changes += [f"- {text}" for text in old[i:j]] + [f"+ {text}" for text in new[k:n]]
+    return tuple(changes)
 
 
 # Jobs of worker processes: arguments and results pickle.
@@ -181,3 +225,16 @@ def run_present_job(schedule_json: str, target: str) -> Estimates | None:
         return estimate_schedules([_read_schedule(schedule_json)], open_device(target))
     except EkcError:
         return None
+
+
+SAMPLE_SIZE = 400
+"""Schedules drawn from the space, before those that break a rule are dropped."""
+
+
+def run_sample_job(empty_json: str, target: str, seed: int = 0) -> Estimates:
+    """Estimated figures of legal schedules drawn from the space that the search of ekc breeds in."""
+    device = open_device(target)
+    space = Space(Schedule.from_json(empty_json).op, device.limits)
+    random = np.random.default_rng(seed)
+    drawn, _ = space.repair(random, space.sample(random, SAMPLE_SIZE))
+    return price_quantities(space.compute_quantities(drawn), device)

@@ -67,11 +67,6 @@ class Family:
         """Number of entries."""
         return len(next(iter(self.numbers.values()))) if self.numbers else 1
 
-    def select(self, rows: NDArray[np.intp]) -> Family:
-        """The family of some of the entries."""
-        numbers = {hole: column[rows] for hole, column in self.numbers.items()}
-        return Family(self.steps, self.place, numbers)
-
     def make_program(self, program: Program) -> Program:
         """The Program after the steps, its extents columns where the entries differ. Raises `ScheduleError`
         where no entry can be legal."""

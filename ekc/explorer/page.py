@@ -10,8 +10,8 @@ from nicegui import ui
 
 from ekc.errors import EkcError
 from ekc.explorer import panels
+from ekc.explorer.figures import compute_share_below
 from ekc.explorer.panels import format_change, format_energy, format_time
-from ekc.explorer.place import compute_share_below
 from ekc.explorer.session import Explorer, ListedStep, Part
 from ekc.ir.drawing.draw import PICTURE_NAMES
 

@@ -11,8 +11,7 @@ from typing import Any
 from nicegui import ui
 
 from ekc.errors import EkcError
-from ekc.explorer.figures import COUNTS, StepFigures
-from ekc.explorer.place import compute_share_below
+from ekc.explorer.figures import COUNTS, StepFigures, compute_share_below
 from ekc.explorer.session import Explorer
 from ekc.ir.drawing.draw import PICTURE_NAMES, draw_schedule
 from ekc.ir.schedule.schedule import Schedule

@@ -22,18 +22,17 @@ from ekc.devices.recording import RecordedDevice
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.explorer import figures as work
-from ekc.explorer.figures import StepFigures
+from ekc.explorer.figures import StepFigures, list_recorded_neighbours, read_figures
 from ekc.explorer.menu import Family, list_families
-from ekc.explorer.path import Move, SchedulePath, make_move
-from ekc.explorer.place import list_recorded_neighbours, run_sample_job
-from ekc.explorer.steps import Estimates, NextStep
-from ekc.explorer.text import apply_text
+from ekc.explorer.path import Move, SchedulePath, apply_text, make_move
+from ekc.explorer.steps import Estimates, NextStep, list_steps
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 from ekc.search.data.events import TuningEvent
 from ekc.search.tune import tune
 from ekc.search.tuning_result import TuningResult
+from ekc.tables import count_nouns
 
 Part = Literal["path", "list", "figures", "space", "tuner"]
 """Part of a session that changed."""
@@ -309,7 +308,7 @@ class Explorer:
     async def _draw_sample(self) -> None:
         empty = Schedule(self.schedule.op).to_json()
         try:
-            self.sample = await self._submit(run_sample_job, empty, self.target)
+            self.sample = await self._submit(work.run_sample_job, empty, self.target)
         except EkcError:
             return
         self._notify("space")
@@ -360,27 +359,21 @@ async def _list_rows(
     families: Sequence[Family], job: Awaitable[tuple[dict[int, list[int]], Estimates]]
 ) -> list[ListedStep]:
     """Rows of the list, from the legal entries and estimates of one part of the menu."""
-    entries_by_family, estimates = await job
-    rows, entries = [], ((number, entry) for number, own in entries_by_family.items() for entry in own)
-    for (number, entry), t, e in zip(entries, estimates.latency_s, estimates.energy_j, strict=True):
-        family = families[number]
-        step = NextStep(family.make_steps(entry), family.place, number)
-        rows.append(ListedStep(step.text, step.kind, step.place, number, step, float(t), float(e)))
-    return rows
+    entries, estimates = await job
+    return [
+        ListedStep(step.text, step.kind, step.place, step.family, step, float(t), float(e))
+        for step, t, e in zip(
+            list_steps(families, entries), estimates.latency_s, estimates.energy_j, strict=True
+        )
+    ]
 
 
 def _list_recorded(schedule: Schedule, device: RecordedDevice) -> tuple[ListedStep, ...]:
-    return tuple(
-        ListedStep(
-            f"schedule {one.schedule.digest}",
-            "recorded",
-            "",
-            number,
-            one.schedule,
-            one.latency_s,
-            one.energy_j,
-            one.failure or f"{one.structure}; {one.summary}",
-            "\n".join(one.changes),
-        )
-        for number, one in enumerate(list_recorded_neighbours(schedule, device))
-    )
+    rows = []
+    for number, (row, changes) in enumerate(list_recorded_neighbours(schedule, device)):
+        latency_s, energy_j, _ = read_figures(row)
+        out = sum(change.startswith("-") for change in changes)
+        note = row.failure or f"{row.structure}; {count_nouns(out, 'step')} out, {len(changes) - out} in"
+        text, lines = f"schedule {row.digest}", "\n".join(changes)
+        rows.append(ListedStep(text, "recorded", "", number, row.schedule, latency_s, energy_j, note, lines))
+    return tuple(rows)

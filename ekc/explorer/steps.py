@@ -67,10 +67,10 @@ class Estimates:
 
 @dataclass(frozen=True, eq=False)
 class LegalFamily:
-    """A family with entries that are legal for the target."""
+    """The entries of a family that are legal for the target."""
 
-    family: Family
     number: int
+    """Place of the family in the menu."""
     program: Program
     """The Program of all entries of the family, also of those that are not legal."""
     rows: NDArray[np.intp]
@@ -97,25 +97,20 @@ def _filter_family(program: Program, family: Family, number: int, limits: Limits
                 return None
     except ScheduleError:
         return None
-    return LegalFamily(family, number, made, np.flatnonzero(np.broadcast_to(ok, (family.size,))))
+    return LegalFamily(number, made, np.flatnonzero(np.broadcast_to(ok, (family.size,))))
 
 
-def list_steps(schedule: Schedule, limits: Limits) -> tuple[NextStep, ...]:
-    """The next steps of the menu that are legal for a target with these limits."""
-    return list_entries(find_legal_families(schedule, limits))
-
-
-def list_entries(families: Sequence[LegalFamily]) -> tuple[NextStep, ...]:
-    """The entries of families, in the order of `estimate_families`."""
-    return tuple(
-        NextStep(legal.family.make_steps(row), legal.family.place, legal.number)
-        for legal in families
-        for row in legal.rows.tolist()
-    )
+def list_steps(families: Sequence[Family], rows: Mapping[int, Sequence[int]]) -> list[NextStep]:
+    """Some entries of a menu, in the order given. `rows`: place of a family in the menu -> its entries."""
+    return [
+        NextStep(families[number].make_steps(row), families[number].place, number)
+        for number, own in rows.items()
+        for row in own
+    ]
 
 
 def estimate_families(families: Sequence[LegalFamily], device: Device) -> Estimates:
-    """Estimated figures of all entries, in the order of `list_entries`."""
+    """Estimated figures of all legal entries, of one family after the other."""
     return _estimate_programs([(x.program, x.rows) for x in families], device)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ekc.report.run_data import Array, Flags, Importance, RunData
 from ekc.report.theme import (
     COLORS,
+    add_scatter,
     choose_axis,
     choose_scale,
     escape_text,
@@ -33,29 +34,31 @@ def draw_predicted(run: RunData) -> Any:
     )
     titles = [f"{name}: error {_format_error(p, found.metered_j)}" for name, p, _ in predictors]
     figure = make_panels(1, 3, titles, horizontal_spacing=0.05, shared_yaxes=True)
-    ends = _find_ends([found.metered_j, *(p for _, p, _ in predictors)], scale)
+    values = np.concatenate([found.metered_j, *(p for _, p, _ in predictors)]) / scale
+    ends = np.array([values.min() * 0.94, values.max() * 1.06])
+    diagonal = {"color": COLORS["naive"], "width": 1.2, "dash": "dash"}
     for column, (name, predicted, role) in enumerate(predictors, 1):
         bars: dict[str, Any] = {
             "error_x": _make_bars(found.metered_j, found.metered_low_j, found.metered_high_j, scale)
         }
         if column == 1:
             bars["error_y"] = _make_bars(found.predicted_j, found.low_j, found.high_j, scale)
-        figure.add_trace(
-            import_plotly().Scatter(
-                x=round_column(found.metered_j / scale),
-                y=round_column(predicted / scale),
-                mode="markers",
-                name=name,
-                text=[f"{i + 1}, {digest[:8]}" for i, digest in enumerate(found.digest)],
-                hovertemplate="metering %{text}<br>metered %{x:.4g}, predicted %{y:.4g}<extra></extra>",
-                marker={"color": COLORS[role], "size": 6},
-                showlegend=False,
-                **bars,
-            ),
-            row=1,
-            col=column,
+        add_scatter(
+            figure,
+            found.metered_j / scale,
+            predicted / scale,
+            column,
+            mode="markers",
+            name=name,
+            text=[f"{i + 1}, {digest[:8]}" for i, digest in enumerate(found.digest)],
+            hovertemplate="metering %{text}<br>metered %{x:.4g}, predicted %{y:.4g}<extra></extra>",
+            marker={"color": COLORS[role], "size": 6},
+            showlegend=False,
+            **bars,
         )
-        _add_line(figure, ends, ends, column, COLORS["naive"])
+        add_scatter(
+            figure, ends, ends, column, mode="lines", line=diagonal, showlegend=False, hoverinfo="skip"
+        )
     axis = choose_axis(ends)
     axis["range"] = (np.log10(ends) if axis else ends).tolist()
     figure.update_xaxes(title_text=f"metered [{unit}]", **axis)
@@ -72,23 +75,9 @@ def _format_error(predicted: Array, metered: Array) -> str:
     return f"{100 * float(np.median(np.abs(predicted / metered - 1))):.1f} %"
 
 
-def _find_ends(columns: list[Array], scale: float) -> Array:
-    """Both ends of an axis that shows all values of the columns."""
-    values = np.concatenate(columns) / scale
-    return np.array([values.min() * 0.94, values.max() * 1.06])
-
-
 def _make_bars(values: Array, low: Array, high: Array, scale: float) -> dict[str, Any]:
     above, below = round_column((high - values) / scale), round_column((values - low) / scale)
     return {"array": above, "arrayminus": below, "thickness": 0.8, "width": 0}
-
-
-def _add_line(figure: Any, x: Array, y: Array, column: int, color: str) -> None:
-    line = {"color": color, "width": 1.2, "dash": "dash"}
-    trace = import_plotly().Scatter(
-        x=round_column(x), y=round_column(y), mode="lines", line=line, showlegend=False, hoverinfo="skip"
-    )
-    figure.add_trace(trace, row=1, col=column)
 
 
 FIGURE_COLORS = {"energy": COLORS["best"], "latency": COLORS["metered"]}
@@ -182,19 +171,18 @@ def _add_dependence(
         if i.inputs != kind or found is None:
             continue
         label = i.figure if i.is_useful else f"{i.figure} (weak model)"
-        figure.add_trace(
-            import_plotly().Scatter(
-                x=round_column(found.values),
-                y=round_column(found.relative),
-                mode="lines+markers",
-                legendgroup=label,
-                showlegend=False,
-                line={"color": FIGURE_COLORS[i.figure], "dash": "solid" if i.is_useful else "dot"},
-                marker={"size": 5},
-                hovertemplate="%{x:.4g}: %{y:.3g} times the mean<extra>" + i.figure + "</extra>",
-            ),
+        add_scatter(
+            figure,
+            found.values,
+            found.relative,
+            column,
             row=row,
-            col=column,
+            mode="lines+markers",
+            legendgroup=label,
+            showlegend=False,
+            line={"color": FIGURE_COLORS[i.figure], "dash": "solid" if i.is_useful else "dot"},
+            marker={"size": 5},
+            hovertemplate="%{x:.4g}: %{y:.3g} times the mean<extra>" + i.figure + "</extra>",
         )
         if kind == "decisions" and found.values.min() > 0:
             figure.update_xaxes(type="log", dtick=LOG10_OF_4, row=row, col=column)
@@ -284,25 +272,23 @@ def _add_places(
     """Add chosen trials at their places, colored by a column of numbers."""
     assert run.space is not None
     rows = np.flatnonzero(chosen)
-    figure.add_trace(
-        import_plotly().Scatter(
-            x=round_column(run.space.x[rows]),
-            y=round_column(run.space.y[rows]),
-            mode="markers",
-            text=describe_trials(run.trials, rows),
-            hovertemplate="%{text}<extra></extra>",
-            showlegend=False,
-            marker={
-                "color": round_column(color[rows]),
-                "colorscale": "Viridis",
-                "reversescale": column == 1,
-                "size": 7,
-                "line": {"width": 0.4, "color": "rgba(128,128,128,0.8)"},
-                "colorbar": bar | {"thickness": 10, "len": 0.9, "outlinewidth": 0},
-            },
-        ),
-        row=1,
-        col=column,
+    add_scatter(
+        figure,
+        run.space.x[rows],
+        run.space.y[rows],
+        column,
+        mode="markers",
+        text=describe_trials(run.trials, rows),
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+        marker={
+            "color": round_column(color[rows]),
+            "colorscale": "Viridis",
+            "reversescale": column == 1,
+            "size": 7,
+            "line": {"width": 0.4, "color": "rgba(128,128,128,0.8)"},
+            "colorbar": bar | {"thickness": 10, "len": 0.9, "outlinewidth": 0},
+        },
     )
 
 
@@ -316,22 +302,20 @@ def _mark_places(figure: Any, run: RunData) -> None:
         if row is None:
             continue
         for column in (1, 2):
-            figure.add_trace(
-                import_plotly().Scatter(
-                    x=round_column(space.x[[row]]),
-                    y=round_column(space.y[[row]]),
-                    mode="markers",
-                    name=trial.role,
-                    legendgroup=trial.role,
-                    showlegend=column == 1,
-                    hovertemplate=f"{trial.role}, {trial.digest[:8]}<extra></extra>",
-                    marker={
-                        "symbol": "star-open" if trial.role == "best" else "diamond-open",
-                        "size": 17 if trial.role == "best" else 14,
-                        "color": COLORS[trial.role],
-                        "line": {"width": 2},
-                    },
-                ),
-                row=1,
-                col=column,
+            add_scatter(
+                figure,
+                space.x[[row]],
+                space.y[[row]],
+                column,
+                mode="markers",
+                name=trial.role,
+                legendgroup=trial.role,
+                showlegend=column == 1,
+                hovertemplate=f"{trial.role}, {trial.digest[:8]}<extra></extra>",
+                marker={
+                    "symbol": "star-open" if trial.role == "best" else "diamond-open",
+                    "size": 17 if trial.role == "best" else 14,
+                    "color": COLORS[trial.role],
+                    "line": {"width": 2},
+                },
             )

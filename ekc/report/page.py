@@ -21,8 +21,7 @@ import jinja2
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.report.pictures import PICTURES
-from ekc.report.plan_pictures import draw_plan
+from ekc.report.pictures import PICTURES, draw_plan
 from ekc.report.run_data import PlanData, RunData, Table
 from ekc.report.theme import SIMULATED, choose_scale, import_plotly
 

@@ -1,4 +1,4 @@
-"""The pictures of a run by name, as Plotly figures."""
+"""The pictures of a run by name, and that of a clock plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.report.model_pictures import draw_energy, draw_importance, draw_predicted, draw_space
-from ekc.report.run_data import RunData
+from ekc.report.run_data import PlanData, RunData
+from ekc.report.theme import (
+    COLORS,
+    add_scatter,
+    escape_text,
+    import_plotly,
+    make_panels,
+    make_room_for_labels,
+    round_column,
+    style_figure,
+)
 from ekc.report.trial_pictures import draw_front, draw_progress, draw_roofline
 
 PICTURES: dict[str, Callable[[RunData], Any]] = {
@@ -38,3 +48,107 @@ def draw_picture(run: RunData, name: str) -> Any:
     if reason := run.missing.get(check_picture(name)):
         raise InvalidInput(f"picture {name}: {reason}")
     return PICTURES[name](run)
+
+
+MAX_LAYERS = 12
+"""Layers drawn, at most: those that save most. The table has all of them."""
+MAX_NAME = 28
+"""Characters of a layer's name that are drawn, at most."""
+ROW_HEIGHT = 24
+"""Pixels of the bar of a layer."""
+ERROR_BAR = {"thickness": 1.4, "color": "#8a8f98"}
+"""Look of an interval, readable on white and on dark gray."""
+
+
+def draw_plan(plan: PlanData) -> Any:
+    """Draw a plan: energy saved by choosing kernels, clock, or both, with 95 % intervals; the saving of plans
+    within other limits on the time; and the share of the saving of each layer."""
+    layers = min(len(plan.layer_names), MAX_LAYERS)
+    titles = ("by what is chosen", "within other limits", "by layer")
+    if layers > 1:
+        heights = (230, 40 + ROW_HEIGHT * layers)
+        spacing = 90 / (sum(heights) + 90)
+        grid = {
+            "specs": [[{}, {}], [{"colspan": 2}, None]],
+            "row_heights": list(heights),
+            "vertical_spacing": spacing,
+        }
+        figure = make_panels(2, 2, titles, horizontal_spacing=0.12, **grid)
+        _add_layers(figure, plan)
+    else:
+        figure = make_panels(1, 2, titles[:2], horizontal_spacing=0.12)
+    _add_choices(figure, plan)
+    _add_front(figure, plan)
+    subtitle = "shares of the energy of the fastest kernels at the default clock; 95 % intervals"
+    height = 420 if layers == 1 else 520 + ROW_HEIGHT * layers
+    style_figure(figure, f"Energy saved at {plan.clock_mhz} MHz", subtitle, plan.simulated, height)
+    names = [_shorten(name) for name in plan.layer_names[:layers]] if layers > 1 else []
+    return make_room_for_labels(figure, [*plan.choices, *names]).update_layout(showlegend=False, margin_b=60)
+
+
+def _add_choices(figure: Any, plan: PlanData) -> None:
+    bars = import_plotly().Bar(
+        x=round_column(100 * plan.saving),
+        y=plan.choices,
+        orientation="h",
+        error_x={
+            "array": round_column(100 * (plan.saving_high - plan.saving)),
+            "arrayminus": round_column(100 * (plan.saving - plan.saving_low)),
+            **ERROR_BAR,
+        },
+        marker_color=[COLORS["metered"]] * (len(plan.choices) - 1) + [COLORS["best"]],
+        hovertemplate="%{y}: %{x:.3g} %<extra></extra>",
+    )
+    figure.add_trace(bars, row=1, col=1)
+    figure.update_xaxes(title_text="energy saved [%]", row=1, col=1)
+    figure.update_yaxes(autorange="reversed", row=1, col=1)
+
+
+def _add_front(figure: Any, plan: PlanData) -> None:
+    add_scatter(
+        figure,
+        100 * plan.front_slowdown,
+        100 * plan.front_saving,
+        2,
+        mode="lines+markers",
+        line_color=COLORS["metered"],
+        text=[f"{mhz} MHz" for mhz in plan.front_clock_mhz.tolist()],
+        hovertemplate="%{x:.3g} % more time: %{y:.3g} % saved at %{text}<extra></extra>",
+    )
+    add_scatter(
+        figure,
+        [100 * plan.max_slowdown],
+        100 * plan.saving[-1:],
+        2,
+        mode="markers",
+        marker={"color": COLORS["best"], "symbol": "star", "size": 12},
+        hovertemplate=f"this plan: %{{y:.3g}} % saved at {plan.clock_mhz} MHz<extra></extra>",
+    )
+    figure.update_xaxes(title_text="more time allowed [%]", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(title_text="energy saved [%]", rangemode="tozero", row=1, col=2)
+
+
+def _add_layers(figure: Any, plan: PlanData) -> None:
+    names = plan.layer_names[:MAX_LAYERS]
+    # Numbers, not names, place the bars: two shortened names may be equal.
+    places = list(range(len(names)))
+    figure.add_trace(
+        import_plotly().Bar(
+            x=round_column(100 * plan.layer_saving[:MAX_LAYERS]),
+            y=places,
+            orientation="h",
+            marker_color=COLORS["metered"],
+            text=[escape_text(name) for name in names],
+            textposition="none",
+            hovertemplate="%{text}: %{x:.3g} % of the model's energy<extra></extra>",
+        ),
+        row=2,
+        col=1,
+    )
+    labels = [escape_text(_shorten(name)) for name in names]
+    figure.update_yaxes(tickvals=places, ticktext=labels, autorange="reversed", row=2, col=1)
+    figure.update_xaxes(title_text="share of the model's energy saved [%]", row=2, col=1)
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -97,6 +97,12 @@ def round_column(values: NDArray[Any]) -> list[float | None]:
     return [float(f"{v:.{DIGITS}g}") if np.isfinite(v) else None for v in np.asarray(values, float).tolist()]
 
 
+def add_scatter(figure: Any, x: Any, y: Any, column: int, row: int = 1, **look: Any) -> None:
+    """Add points or a line to a panel, its coordinates rounded. `look`: options of a trace of Plotly."""
+    trace = import_plotly().Scatter(x=round_column(x), y=round_column(y), **look)
+    figure.add_trace(trace, row=row, col=column)
+
+
 CHARACTER_PX = 7.0
 """Width of a character of a label, about."""
 

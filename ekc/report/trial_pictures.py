@@ -13,10 +13,10 @@ from ekc.report.theme import (
     COLORS,
     LOG_AXIS,
     SYMBOLS,
+    add_scatter,
     choose_axis,
     choose_scale,
     escape_text,
-    import_plotly,
     make_panels,
     round_column,
     style_figure,
@@ -75,7 +75,7 @@ def describe_trials(trials: TrialColumns, rows: NDArray[np.intp]) -> list[str]:
 
 
 def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column: int) -> None:
-    go, trials = import_plotly(), run.trials
+    trials = run.trials
     known = trials.ok & np.isfinite(trials.energy_j)
     for name, chosen in (("predicted", known & ~trials.metered), ("metered", known & trials.metered)):
         error: dict[str, Any] = {}
@@ -87,26 +87,24 @@ def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column
                 "thickness": 1,
                 "width": 0,
             }
-        figure.add_trace(
-            go.Scatter(
-                x=round_column(trials.latency_s[chosen] / seconds),
-                y=round_column(trials.energy_j[chosen] / joules),
-                mode="markers",
-                name=name,
-                legendgroup=name,
-                showlegend=column == 1,
-                text=describe_trials(trials, np.flatnonzero(chosen)),
-                hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g} (" + name + ")<extra></extra>",
-                marker={
-                    "color": COLORS[name],
-                    "size": 6,
-                    "opacity": 0.85,
-                    "symbol": "circle" if name == "metered" else "circle-open",
-                },
-                **error,
-            ),
-            row=1,
-            col=column,
+        add_scatter(
+            figure,
+            trials.latency_s[chosen] / seconds,
+            trials.energy_j[chosen] / joules,
+            column,
+            mode="markers",
+            name=name,
+            legendgroup=name,
+            showlegend=column == 1,
+            text=describe_trials(trials, np.flatnonzero(chosen)),
+            hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g} (" + name + ")<extra></extra>",
+            marker={
+                "color": COLORS[name],
+                "size": 6,
+                "opacity": 0.85,
+                "symbol": "circle" if name == "metered" else "circle-open",
+            },
+            **error,
         )
 
 
@@ -121,19 +119,17 @@ def find_front(run: RunData) -> NDArray[np.intp]:
 
 def _add_front(figure: Any, run: RunData, seconds: float, joules: float, column: int) -> None:
     rows = find_front(run)
-    figure.add_trace(
-        import_plotly().Scatter(
-            x=round_column(run.trials.latency_s[rows] / seconds),
-            y=round_column(run.trials.energy_j[rows] / joules),
-            mode="lines",
-            line={"color": COLORS["metered"], "width": 1.5, "shape": "hv"},
-            name="Pareto front of the metered",
-            legendgroup="front",
-            showlegend=column == 1,
-            hoverinfo="skip",
-        ),
-        row=1,
-        col=column,
+    add_scatter(
+        figure,
+        run.trials.latency_s[rows] / seconds,
+        run.trials.energy_j[rows] / joules,
+        column,
+        mode="lines",
+        line={"color": COLORS["metered"], "width": 1.5, "shape": "hv"},
+        name="Pareto front of the metered",
+        legendgroup="front",
+        showlegend=column == 1,
+        hoverinfo="skip",
     )
 
 
@@ -147,25 +143,23 @@ def _add_named(
         if not (np.isfinite(x) and np.isfinite(y)):
             continue
         how = "metered" if trial.metered else "predicted"
-        figure.add_trace(
-            import_plotly().Scatter(
-                x=round_column(np.array([x])),
-                y=round_column(np.array([y])),
-                mode="markers",
-                name=trial.role,
-                legendgroup=trial.role,
-                showlegend=column == 1,
-                text=[f"{trial.role}, {trial.digest[:8]} ({how})"],
-                hovertemplate=f"%{{text}}<br>%{{x:.4g}} {unit_x}, %{{y:.4g}} {unit_y}<extra></extra>",
-                marker={
-                    "color": COLORS[trial.role],
-                    "symbol": SYMBOLS[trial.role],
-                    "size": 15 if trial.role == "best" else 11,
-                    "line": {"width": 1, "color": "white"},
-                },
-            ),
-            row=1,
-            col=column,
+        add_scatter(
+            figure,
+            np.array([x]),
+            np.array([y]),
+            column,
+            mode="markers",
+            name=trial.role,
+            legendgroup=trial.role,
+            showlegend=column == 1,
+            text=[f"{trial.role}, {trial.digest[:8]} ({how})"],
+            hovertemplate=f"%{{text}}<br>%{{x:.4g}} {unit_x}, %{{y:.4g}} {unit_y}<extra></extra>",
+            marker={
+                "color": COLORS[trial.role],
+                "symbol": SYMBOLS[trial.role],
+                "size": 15 if trial.role == "best" else 11,
+                "line": {"width": 1, "color": "white"},
+            },
         )
 
 
@@ -288,41 +282,37 @@ def _add_points(
     """Add chosen trials (flags or row numbers) as points."""
     rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     trials = run.trials
-    figure.add_trace(
-        import_plotly().Scatter(
-            x=round_column(x[rows]),
-            y=round_column(y[rows]),
-            mode="markers",
-            name=name,
-            legendgroup=name,
-            showlegend=column == 1,
-            text=describe_trials(trials, rows),
-            hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
-            marker={
-                "color": COLORS["metered" if name == "metered" else "predicted"],
-                "size": 5,
-                "symbol": "circle" if name == "metered" else "circle-open",
-            },
-        ),
-        row=1,
-        col=column,
+    add_scatter(
+        figure,
+        x[rows],
+        y[rows],
+        column,
+        mode="markers",
+        name=name,
+        legendgroup=name,
+        showlegend=column == 1,
+        text=describe_trials(trials, rows),
+        hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
+        marker={
+            "color": COLORS["metered" if name == "metered" else "predicted"],
+            "size": 5,
+            "symbol": "circle" if name == "metered" else "circle-open",
+        },
     )
 
 
 def _add_steps(figure: Any, x: Array, y: Array, column: int) -> None:
-    figure.add_trace(
-        import_plotly().Scatter(
-            x=round_column(x),
-            y=round_column(y),
-            mode="lines",
-            line={"shape": "hv", "color": COLORS["best"], "width": 2},
-            name="best so far",
-            legendgroup="so far",
-            showlegend=column == 1,
-            hovertemplate="best so far: %{y:.4g}<extra></extra>",
-        ),
-        row=1,
-        col=column,
+    add_scatter(
+        figure,
+        x,
+        y,
+        column,
+        mode="lines",
+        line={"shape": "hv", "color": COLORS["best"], "width": 2},
+        name="best so far",
+        legendgroup="so far",
+        showlegend=column == 1,
+        hovertemplate="best so far: %{y:.4g}<extra></extra>",
     )
 
 
@@ -381,19 +371,17 @@ def _add_roofs(figure: Any, run: RunData, roofs: Roofs, intensity: Array) -> Non
     ]
     for column, divisor, name, dash in lines:
         if np.isfinite(divisor) and divisor > 0:
-            figure.add_trace(
-                import_plotly().Scatter(
-                    x=round_column(ends),
-                    y=round_column(heights / divisor),
-                    mode="lines",
-                    name=name,
-                    line={
-                        "color": COLORS["limit"] if column == 1 else COLORS["other"],
-                        "dash": dash,
-                        "width": 2,
-                    },
-                    hovertemplate="%{y:.4g}<extra></extra>",
-                ),
-                row=1,
-                col=column,
+            add_scatter(
+                figure,
+                ends,
+                heights / divisor,
+                column,
+                mode="lines",
+                name=name,
+                line={
+                    "color": COLORS["limit"] if column == 1 else COLORS["other"],
+                    "dash": dash,
+                    "width": 2,
+                },
+                hovertemplate="%{y:.4g}<extra></extra>",
             )

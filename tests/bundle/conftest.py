@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.bundle import CollectedBundle, collect_bundle
 from ekc.codegen.library.build import KernelChoice, build_kernel
 from ekc.codegen.library.kernels import Bundle, KernelFigures, TargetBoard
 from ekc.codegen.library.write import write_bundle

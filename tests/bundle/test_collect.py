@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.bundle.boards import match_board
-from ekc.bundle.collect import CollectedBundle, choose_points, collect_bundle
+from ekc.bundle import CollectedBundle, choose_points, collect_bundle, match_board
 from ekc.cli import main
 from ekc.codegen.library import template_values
 from ekc.codegen.library.function_plan import NamedOperator
@@ -157,7 +156,7 @@ def test_real_boards_come_first_and_are_named_by_a_part(records: Path, tmp_path:
         (board, "sm_80", "measured"),
         ("h100", "sm_90a", "simulated"),
     ]
-    assert f'{{"{board}", "measured", 80, false, 0}}' in build_texts(bundle)["src/net.cpp"]
+    assert f'{{"{board}", "measured", 80, false, 0}}' in build_texts(bundle)["src/tables.h"]
 
 
 def test_other_toolchain_is_taken_on_request_only(records: Path, tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_other_toolchain_is_marked_wherever_figures_are(records: Path, tmp_path:
     own = [k for k in bundle.kernels if k.device == "a100"]
     assert len(marked) == len(own)
     assert "h100 (simulated), measured" not in texts["include/ekc/net.hpp"]
-    rows = [line for line in texts["src/net.cpp"].splitlines() if '"metered", "' in line]
+    rows = [line for line in texts["src/tables.h"].splitlines() if '"metered", "' in line]
     assert [("generator 5" in row) for row in rows] == [k.device == "a100" for k in bundle.kernels]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ekc.codegen.library.kernels import Bundle, BundleKernel
-from ekc.codegen.library.texts import format_words
 from ekc.codegen.library.write import write_bundle
+from ekc.codegen.render import format_words
 from tests.bundle.fakes import build_driver
 from tests.codegen.helpers import WARNINGS, must_run
 

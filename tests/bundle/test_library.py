@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.bundle.collect import CollectedBundle, collect_bundle
+from ekc.bundle import CollectedBundle, collect_bundle
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.function_plan import NamedOperator, describe_signature
@@ -25,7 +25,7 @@ from ekc.codegen.library.kernels import (
     KernelFigures,
     TargetBoard,
 )
-from ekc.codegen.library.write import write_bundle
+from ekc.codegen.library.write import SOURCES, build_texts, write_bundle
 from tests.bundle.conftest import OPERATORS
 from tests.codegen.helpers import WARNINGS, must_run, needs_nvcc, run
 
@@ -282,7 +282,7 @@ def test_workspace_is_asked_for_and_checked(split: Path) -> None:
     flags = ("-std=c++17", *WARNINGS, "-Iinclude", "-Isrc")
     must_run("g++", *flags, "tests/split_host_test.cpp", "src/split.cpp", "-o", "host_test", folder=split)
     assert "1 kernels: all right" in must_run("./host_test", folder=split)
-    assert f', {4 * 64 * 64 * 4}, 0, "both"' in (split / "src/split.cpp").read_text()
+    assert f', {4 * 64 * 64 * 4}, 0, "both"' in (split / "src/tables.h").read_text()
 
 
 @needs_nvcc
@@ -375,9 +375,32 @@ def test_c_header_is_valid_c(library: Path) -> None:
     must_run("gcc", *flags, "include/ekc/net.h", folder=library)
 
 
+def list_sources() -> list[object]:
+    """Names of the C++ files that all libraries have alike; one needs the headers of CUDA."""
+    names = sorted(path.name for path in SOURCES.iterdir())
+    return [pytest.param(x, marks=needs_nvcc) if x == "runtime_cudart.cpp" else x for x in names]
+
+
+@pytest.mark.parametrize("name", list_sources())
+def test_source_of_all_libraries_compiles_as_it_is(library: Path, name: str) -> None:
+    """Where it is in the package, beside the generated headers of a library. Those of the check need none."""
+    folders = (
+        [] if name in ("check_gpu.h", "check_values.h", "naive.h") else ["-Iinclude", "-Isrc", "-Itests"]
+    )
+    words = ["g++", "-std=c++17", "-fsyntax-only", *WARNINGS]
+    if name == "runtime_cudart.cpp":
+        words = ["nvcc", "-std=c++17", "-c", "-o", os.devnull, "-Xcompiler", ",".join(WARNINGS)]
+    must_run(*words, *folders, "-x", "c++", SOURCES / name, folder=library)
+
+
+def test_sources_of_all_libraries_are_written_unchanged(bundle: Bundle) -> None:
+    written = {text for cubin in (False, True) for text in build_texts(bundle, cubin).values()}
+    assert {path.read_text() for path in SOURCES.iterdir()} <= written
+
+
 def test_files_name_their_license(library: Path, bundle: Bundle) -> None:
     files = [p for p in library.rglob("*") if p.is_file() and "made" not in p.parts]
-    assert len(files) == 18
+    assert len(files) == 21
     for path in files:
         first = "".join(path.read_text().splitlines(keepends=True)[:2]).replace('"', "")
         assert "SPDX-License-Identifier: 0BSD" in first

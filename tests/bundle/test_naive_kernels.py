@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.bundle.collect import CollectedBundle
+from ekc.bundle import CollectedBundle
 from ekc.codegen.library.naive_kernels import choose_naive_arch, compile_naive_kernels, estimate_tolerance
 from ekc.ir.random_arrays import make_random_inputs
 from ekc.ir.schedule.naive import make_naive_schedule

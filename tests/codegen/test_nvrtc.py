@@ -12,7 +12,7 @@ import pytest
 
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Resources
-from ekc.codegen.disassemble import find_nvdisasm
+from ekc.codegen.nvrtc import find_nvdisasm
 from ekc.errors import CompileError, EkcError, InvalidInput
 
 SCALE = 'extern "C" __global__ void scale(float* a) { a[threadIdx.x] *= 2.0f; }\n'

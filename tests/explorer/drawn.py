@@ -10,6 +10,8 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.errors import EkcError
+from ekc.explorer.menu import list_families
+from ekc.explorer.steps import NextStep, find_legal_families, list_steps
 from ekc.ir import expr as ex
 from ekc.ir.program import Nest, Program
 from ekc.ir.rules.launch import enforce_rules
@@ -52,6 +54,12 @@ def draw_schedule(name: str, seed: int) -> ekc.Schedule:
     drawn, _ = space.repair(random, space.sample(random, 4))
     steps = space.build_schedule(drawn, 0).steps
     return ekc.Schedule(op).apply_steps(*steps[: random.integers(0, len(steps) + 1)])
+
+
+def list_legal_steps(schedule: ekc.Schedule) -> list[NextStep]:
+    """The next steps that are legal for the device."""
+    legal = find_legal_families(schedule, DEVICE.limits)
+    return list_steps(list(list_families(schedule.program)), {x.number: x.rows.tolist() for x in legal})
 
 
 def explain_refusal(schedule: ekc.Schedule, steps: tuple[Step, ...]) -> str:

@@ -7,14 +7,12 @@ import pytest
 
 import ekc
 from ekc.errors import EkcError
+from ekc.explorer.path import apply_text
 from ekc.explorer.steps import (
     estimate_families,
     estimate_schedules,
     find_legal_families,
-    list_entries,
-    list_steps,
 )
-from ekc.explorer.text import apply_text
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.explorer.drawn import (
@@ -23,6 +21,7 @@ from tests.explorer.drawn import (
     draw_schedule,
     explain_refusal,
     format_steps,
+    list_legal_steps,
     list_menu,
 )
 
@@ -32,7 +31,7 @@ REFUSED_TEXTS = 15
 
 def check_list(schedule: ekc.Schedule, seed: int) -> None:
     """The list has the legal entries of the menu, and the text field gives the reason for the others."""
-    listed = [step.text for step in list_steps(schedule, DEVICE.limits)]
+    listed = [step.text for step in list_legal_steps(schedule)]
     reasons = {format_steps(e): explain_refusal(schedule, e) for e in list_menu(schedule.program)}
     assert len(set(listed)) == len(listed)
     assert set(listed) == {text for text, reason in reasons.items() if not reason}
@@ -74,9 +73,9 @@ def test_tensor_cores_are_one_entry_with_their_fragments() -> None:
         'cache_write("C").cache_read("A", "shared", at="k.0").cache_read("B", "shared", at="k.0")',
     ):
         schedule = apply_text(schedule, text)
-    kinds = [step.kind for step in list_steps(schedule, DEVICE.limits)]
+    kinds = [step.kind for step in list_legal_steps(schedule)]
     assert "tensorize" in kinds
-    (step, *_) = (s for s in list_steps(schedule, DEVICE.limits) if s.kind == "tensorize")
+    (step, *_) = (s for s in list_legal_steps(schedule) if s.kind == "tensorize")
     assert step.text.count("fragment") == 2
     assert not explain_refusal(schedule, step.steps)
 
@@ -84,7 +83,7 @@ def test_tensor_cores_are_one_entry_with_their_fragments() -> None:
 def test_estimates_of_a_list_are_those_of_each_schedule() -> None:
     schedule = apply_text(make_naive_schedule(ekc.matmul(64, 64, 64)), 'split("k", (16,))')
     families = find_legal_families(schedule, DEVICE.limits)
-    entries, found = list_entries(families), estimate_families(families, DEVICE)
+    entries, found = list_legal_steps(schedule), estimate_families(families, DEVICE)
     assert len(entries) == len(found.latency_s) > 50
     alone = estimate_schedules([schedule.apply_steps(*e.steps) for e in entries], DEVICE)
     np.testing.assert_allclose(found.latency_s, alone.latency_s)

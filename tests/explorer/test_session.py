@@ -11,9 +11,8 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.explorer.path import SchedulePath
+from ekc.explorer.path import SchedulePath, apply_text
 from ekc.explorer.session import Explorer, Part
-from ekc.explorer.text import apply_text
 from ekc.ir.schedule.naive import make_naive_schedule
 
 RECORDING = Path(__file__).parents[2] / "recordings/h100/recording.jsonl.gz"

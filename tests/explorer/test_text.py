@@ -6,7 +6,7 @@ import pytest
 
 import ekc
 from ekc.errors import EkcError, InvalidInput
-from ekc.explorer.text import apply_text
+from ekc.explorer.path import apply_text
 
 START = ekc.Schedule(ekc.matmul(64, 64, 64))
 

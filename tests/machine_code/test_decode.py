@@ -8,9 +8,8 @@ from functools import cache
 import pytest
 
 from ekc.codegen import nvrtc
-from ekc.codegen.disassemble import disassemble, find_nvdisasm
 from ekc.codegen.generate import compile_schedule
-from ekc.codegen.nvrtc import NvrtcOutput
+from ekc.codegen.nvrtc import NvrtcOutput, disassemble, find_nvdisasm
 from ekc.errors import EkcError
 from ekc.machine_code.decode import NAMES, decode_functions
 from ekc.machine_code.executed import ACCESSES

@@ -150,7 +150,7 @@ def test_report_of_a_result_is_a_file(result: TuningResult, tmp_path: Path) -> N
 def test_page_without_nvdisasm_says_what_to_install(
     result: TuningResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ekc.codegen.disassemble.find_nvdisasm", lambda: None)
+    monkeypatch.setattr("ekc.codegen.nvrtc.find_nvdisasm", lambda: None)
     (kernel,) = collect_run(result, ("kernels",)).kernels
     assert kernel.machine_code == ""
     assert kernel.missing_machine_code == "machine code needs nvdisasm: pip install nvidia-cuda-nvdisasm"

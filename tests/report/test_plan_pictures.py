@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ekc.report.page import make_report
-from ekc.report.plan_pictures import MAX_LAYERS, draw_plan
+from ekc.report.pictures import MAX_LAYERS, draw_plan
 from ekc.report.run_data import PlanData, RunData
 from ekc.search.run_data.from_plan import collect_plan
 from tests.browser import PageOpener

@@ -112,10 +112,8 @@ def plan_functions(operators: Sequence[NamedOperator]) -> tuple[FunctionPlan, ..
     Raises `InvalidInput` for two layers of one name that are different operators, and for names that the
     header cannot have.
     """
-    groups: dict[str, list[NamedOperator]] = {}
-    for name, entries in _name_operators(operators).items():
-        groups[name] = entries
-    plans = [_plan_function(name, entries) for name, entries in sorted(groups.items())]
+    named = _name_operators(operators)
+    plans = [_plan_function(name, entries) for name, entries in sorted(named.items())]
     _check_names([plan.name for plan in plans])
     return tuple(plans)
 

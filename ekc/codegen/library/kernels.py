@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ekc.codegen.compiled import CompiledKernel
+from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
@@ -174,3 +175,16 @@ class Bundle:
 def list_extents(op: Operator) -> tuple[int, ...]:
     """List the extents of the axes of the first compute, reductions last."""
     return tuple(axis.extent for axis in op.computes[0].axes)
+
+
+_WORKSPACE_ALIGNMENT_BYTES = 256
+"""Bytes between the starts of workspace tensors, as cudaMalloc gives."""
+
+
+def lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], int]:
+    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
+    offsets, total = {}, 0
+    for t in tensors:
+        offsets[t.name] = total
+        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
+    return offsets, total

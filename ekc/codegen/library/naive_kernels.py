@@ -14,8 +14,8 @@ import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.codegen.library.kernels import Bundle
-from ekc.codegen.library.texts import clean_comment, format_text_words, lay_out_workspace
+from ekc.codegen.library.kernels import Bundle, lay_out_workspace
+from ekc.codegen.render import clean_comment, format_text_words
 from ekc.ir.compute import Axis, Compute
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.interpreter.compare import DATA_SEED

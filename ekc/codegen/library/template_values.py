@@ -21,14 +21,10 @@ from ekc.codegen.library.kernels import (
     BundleFunction,
     BundleKernel,
     TargetBoard,
+    lay_out_workspace,
     list_extents,
 )
-from ekc.codegen.library.texts import (
-    clean_comment,
-    format_text_words,
-    format_words,
-    lay_out_workspace,
-)
+from ekc.codegen.render import clean_comment, format_text_words, format_words
 from ekc.ir.compute import TensorSpec
 from ekc.ir.expr import Var
 from ekc.ir.hardware.target import parse_arch_number
@@ -153,7 +149,7 @@ def _describe_kernels(bundle: Bundle, cubin: bool) -> list[dict[str, Any]]:
     rows = [_describe_kernel(k, bundle.boards) for k in bundle.kernels]
     for row, kernel in zip(rows, bundle.kernels, strict=True):
         has_ptx = kernel.arch == newest[kernel.op.digest] if cubin else not kernel.board.is_exact
-        row["forward"] = _format_bool(has_ptx)
+        row["forward"] = has_ptx
         row |= _describe_code(kernel, has_ptx) if cubin else {}
     return rows
 
@@ -278,7 +274,7 @@ def _describe_board(board: TargetBoard) -> dict[str, Any]:
         "name": json.dumps(board.name),
         "source": board.source,
         "capability": board.capability,
-        "exact": _format_bool(board.is_exact),
+        "exact": board.is_exact,
         "multiprocessors": board.multiprocessors,
     }
 
@@ -293,10 +289,6 @@ def _find_newest_archs(bundle: Bundle) -> dict[str, str]:
     return {kernel.op.digest: newest.get(kernel.op.digest, "") for kernel in bundle.kernels}
 
 
-def _format_bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
 def _describe_code(kernel: BundleKernel, has_ptx: bool) -> dict[str, Any]:
     """Embedded code of a kernel."""
     compiled = kernel.compiled
@@ -305,7 +297,7 @@ def _describe_code(kernel: BundleKernel, has_ptx: bool) -> dict[str, Any]:
         "cubin_words": format_words(compiled.cubin),
         "ptx_words": format_text_words(compiled.ptx) if has_ptx else "",
         "capability": kernel.board.capability,
-        "exact": _format_bool(kernel.board.is_exact),
+        "exact": kernel.board.is_exact,
     }
 
 

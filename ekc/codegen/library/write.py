@@ -1,4 +1,6 @@
-"""Write a library: headers, sources, CMake and make files, tests and its record, from templates.
+"""Write a library: headers, sources, CMake and make files, tests and its record.
+
+What depends on the kernels comes from templates; the C++ files of `sources/` are the same in all libraries.
 
 The record also tells which kernels a library had before it was written again.
 """
@@ -27,6 +29,8 @@ from ekc.version import __version__
 
 LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
+SOURCES = Path(__file__).with_name("sources")
+"""C++ files that all libraries have alike; the generated `names.h` has their names."""
 _KERNELS_HEADS = tuple(
     f"// SPDX-License-Identifier: {LICENSE}\n// {what} of ekc_".encode()
     for what in ("Kernels", "Machine code of kernels")
@@ -86,21 +90,27 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
     """Text of each file by its path in the folder of the bundle; `cubin` as for `write_bundle`."""
     name = bundle.name
     values = build_values(bundle, cubin) | build_check_values(bundle)
-    files = {
+    generated = {
         f"include/ekc/{name}.h": "library.h.j2",
         f"include/ekc/{name}.hpp": "library.hpp.j2",
-        f"src/{name}.cpp": "library.cpp.j2",
-        f"src/{name}_runtime.h": "runtime.h.j2",
-        f"src/{name}_runtime.cpp": "runtime_driver.cpp.j2" if cubin else "runtime_cudart.cpp.j2",
+        "src/names.h": "names.h.j2",
+        "src/tables.h": "tables.h.j2",
         "CMakeLists.txt": "library.cmake.j2",
         f"cmake/ekc_{name}-config.cmake.in": "config.cmake.j2",
         "Makefile": "library.make.j2",
-        f"tests/{name}_host_test.cpp": "host_test.cpp.j2",
-        f"tests/{name}_check.cpp": "check.cpp.j2",
-        f"tests/{name}_check_gpu.h": "check_gpu.h.j2",
-        f"tests/{name}_check_values.h": "check_values.h.j2",
-        f"tests/{name}_naive.h": "naive.h.j2",
+        "tests/host_cases.h": "host_cases.h.j2",
         f"tests/{name}_naive.cpp": "naive.cpp.j2",
+    }
+    same = {
+        f"src/{name}.cpp": "library.cpp",
+        "src/runtime.h": "runtime.h",
+        f"src/{name}_runtime.cpp": "runtime_driver.cpp" if cubin else "runtime_cudart.cpp",
+        **({"src/machine_code.h": "machine_code.h"} if cubin else {}),
+        f"tests/{name}_host_test.cpp": "host_test.cpp",
+        f"tests/{name}_check.cpp": "check.cpp",
+        "tests/check_gpu.h": "check_gpu.h",
+        "tests/check_values.h": "check_values.h",
+        "tests/naive.h": "naive.h",
     }
     texts: dict[str, str] = {}
     for row in values["arch_rows"]:
@@ -108,8 +118,10 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
             sources = values | {"arch": row["arch"], "kernels": launchers}
             ending, template = ("cpp", "cubin.cpp.j2") if cubin else ("cu", "kernels.cu.j2")
             texts[f"src/{stem}.{ending}"] = render_template(f"library/{template}", **sources)
-    for path, template in files.items():
+    for path, template in generated.items():
         texts[path] = render_template(f"library/{template}", **values)
+    for path, source in same.items():
+        texts[path] = (SOURCES / source).read_text(encoding="utf-8")
     texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
     return texts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ekc import devices
-from ekc.codegen.disassemble import disassemble
 from ekc.codegen.generate import compile_schedule, describe_toolchain, generate
+from ekc.codegen.nvrtc import disassemble
 from ekc.codegen.step_lines import find_step_lines
 from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
 from ekc.errors import DeviceError, EkcError, ToolchainError

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: 0BSD
-// Naive kernels of the operators of ekc_{{ name }}, for the check program. They are no part of the library.
-#ifndef EKC_{{ name }}_NAIVE_H
-#define EKC_{{ name }}_NAIVE_H
+// Naive kernels of the operators of a library, for the check program. They are no part of the library.
+#ifndef EKC_NAIVE_H
+#define EKC_NAIVE_H
 
 #include <cstddef>
 #include <cstdint>
 
-namespace ekc::{{ name }}::check {
+namespace ekc::check {
 
 /// Type of an element in memory.
 enum class Type { float32, float16, bfloat16, int8, int32 };
@@ -39,11 +39,10 @@ struct Operator {
     double scale;        ///< largest magnitude of results that the tolerance is for
 };
 
-constexpr int operator_count = {{ naive_kernels | length }};
-extern const Operator operators[operator_count];
+extern const Operator operators[];
 /// Number of the operator of each kernel of the table.
-extern const int operator_of_kernel[{{ kernel_count }}];
+extern const int operator_of_kernel[];
 
-} // namespace ekc::{{ name }}::check
+} // namespace ekc::check
 
 #endif

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: 0BSD
-// Check of ekc_{{ name }} on the GPU at hand: every kernel that runs there against the naive kernel of its operator,
-// with the time and energy of a call. Exit status 77 without a GPU. Written by ekc {{ ekc_version }}.
-#include "ekc/{{ name }}.h"
+// Check of a library on the GPU at hand: every kernel that runs there against the naive kernel of its operator, with
+// the time and energy of a call. Exit status 77 without a GPU.
+#include "names.h"
+
+#include EKC_C_HEADER
 
 #include <cerrno>
 #include <cstdio>
@@ -12,13 +14,17 @@
 #include <string>
 #include <vector>
 
-#include "{{ name }}_check_gpu.h"
-#include "{{ name }}_check_values.h"
-#include "{{ name }}_naive.h"
+#include "check_gpu.h"
+#include "check_values.h"
+#include "naive.h"
 
-using namespace ekc::{{ name }}::check;
+using namespace ekc::check;
 
 namespace {
+
+using Kernel = EKC_NAME(kernel);
+using Status = EKC_NAME(status);
+using Options = EKC_NAME(options);
 
 constexpr int exit_right = 0, exit_wrong = 1, exit_usage = 2, exit_skipped = 77;
 
@@ -31,8 +37,8 @@ struct Arguments {
 };
 
 constexpr char usage[] =
-    "usage: ekc_{{ name }}_check [--seeds N] [--seconds S] [--json FILE]\n\n"
-    "Compare each kernel of ekc_{{ name }} that runs on the first GPU with the naive kernel of its operator, and\n"
+    "usage: " EKC_LIBRARY_TEXT "_check [--seeds N] [--seconds S] [--json FILE]\n\n"
+    "Compare each kernel of " EKC_LIBRARY_TEXT " that runs on the first GPU with the naive kernel of its operator, and\n"
     "measure time and energy of a call.\n\n"
     "  --seeds N    draw inputs N times, 1 to 1000 (default 3)\n"
     "  --seconds S  seconds of calls to meter the energy of a kernel, 0 to 600 (default 1); 0: no energy\n"
@@ -93,7 +99,7 @@ Arguments parse_arguments(int count, char** words)
 // ---- One kernel ----
 
 struct Row {
-    ekc_{{ name }}_kernel kernel{};
+    Kernel kernel{};
     std::string fault; // "" if it is right
     double max_error = 0;
     double tolerance = 0;
@@ -113,7 +119,7 @@ std::string format(const char* pattern, double value)
     return text;
 }
 
-std::string format_extents(const ekc_{{ name }}_kernel& kernel)
+std::string format_extents(const Kernel& kernel)
 {
     std::string text;
     for (int i = 0; i < kernel.extent_count; ++i) {
@@ -209,13 +215,13 @@ public:
     }
 
     // Start a kernel of the table; the status has the reason of a failure.
-    ekc_{{ name }}_status run(const ekc_{{ name }}_kernel& kernel) const
+    Status run(const Kernel& kernel) const
     {
-        ekc_{{ name }}_options options EKC_{{ name }}_OPTIONS_INIT;
+        Options options EKC_VALUE(OPTIONS_INIT);
         options.kernel = kernel.index;
-        ekc_{{ name }}_call call{};
+        EKC_NAME(call) call{};
         call.size = static_cast<std::uint32_t>(sizeof call);
-        call.version = EKC_{{ name }}_ABI_VERSION;
+        call.version = EKC_VALUE(ABI_VERSION);
         call.function = kernel.function;
         call.extents = kernel.extents;
         call.extent_count = kernel.extent_count;
@@ -225,7 +231,7 @@ public:
         call.workspace_bytes = kernel.workspace_bytes;
         call.stream = static_cast<struct CUstream_st*>(gpu_.stream);
         call.options = &options;
-        return ekc_{{ name }}_launch(&call);
+        return EKC_NAME(launch)(&call);
     }
 
     // Compare a kernel with the expected result. A fault that is found stays.
@@ -233,9 +239,9 @@ public:
     {
         const unsigned char poison = choose_poison(seed);
         fill(poison);
-        const ekc_{{ name }}_status status = run(row.kernel);
-        if (status.code != EKC_{{ name }}_OK) {
-            row.fault = std::string{"failed: "} + ekc_{{ name }}_status_name(status.code) + ", CUDA error " +
+        const Status status = run(row.kernel);
+        if (status.code != EKC_VALUE(OK)) {
+            row.fault = std::string{"failed: "} + EKC_NAME(status_name)(status.code) + ", CUDA error " +
                         std::to_string(status.cuda_error);
             return;
         }
@@ -289,18 +295,18 @@ struct Report {
 std::map<int, std::vector<Row>> find_rows(const Gpu& gpu, Report& report)
 {
     std::map<int, std::vector<Row>> found;
-    for (int i = 0; i < ekc_{{ name }}_kernel_count(); ++i) {
+    for (int i = 0; i < EKC_NAME(kernel_count)(); ++i) {
         Row row;
         row.kernel.size = static_cast<std::uint32_t>(sizeof row.kernel);
-        row.kernel.version = EKC_{{ name }}_ABI_VERSION;
-        ekc_{{ name }}_options options EKC_{{ name }}_OPTIONS_INIT;
+        row.kernel.version = EKC_VALUE(ABI_VERSION);
+        Options options EKC_VALUE(OPTIONS_INIT);
         options.kernel = i;
-        static_cast<void>(ekc_{{ name }}_kernel_at(i, &row.kernel));
-        ekc_{{ name }}_kernel chosen = row.kernel;
-        const ekc_{{ name }}_request request{
-            static_cast<std::uint32_t>(sizeof request), EKC_{{ name }}_ABI_VERSION, row.kernel.function, row.kernel.extents,
+        static_cast<void>(EKC_NAME(kernel_at)(i, &row.kernel));
+        Kernel chosen = row.kernel;
+        const EKC_NAME(request) request{
+            static_cast<std::uint32_t>(sizeof request), EKC_VALUE(ABI_VERSION), row.kernel.function, row.kernel.extents,
             row.kernel.extent_count, gpu.capability, gpu.name.c_str(), gpu.shared_bytes, &options, 0, 0};
-        if (ekc_{{ name }}_select(&request, &chosen).code == EKC_{{ name }}_OK) {
+        if (EKC_NAME(select)(&request, &chosen).code == EKC_VALUE(OK)) {
             found[operator_of_kernel[i]].push_back(row);
         } else {
             ++report.not_legal;
@@ -312,8 +318,8 @@ std::map<int, std::vector<Row>> find_rows(const Gpu& gpu, Report& report)
 void measure_row(const Gpu& gpu, const Bench& bench, Row& row, const EnergyCounter* counter, double seconds)
 {
     const auto call = [&] {
-        const ekc_{{ name }}_status status = bench.run(row.kernel);
-        if (status.code != EKC_{{ name }}_OK) {
+        const Status status = bench.run(row.kernel);
+        if (status.code != EKC_VALUE(OK)) {
             throw CudaError{"a launch", status.cuda_error};
         }
     };
@@ -391,7 +397,7 @@ Report check_all(const Gpu& gpu, const Arguments& arguments)
     const auto counter = arguments.seconds > 0 ? std::make_unique<EnergyCounter>(gpu) : nullptr;
     bool alive = true;
     for (auto& [number, rows] : by_operator) {
-        const ekc_{{ name }}_kernel& first = rows.front().kernel;
+        const Kernel& first = rows.front().kernel;
         if (alive) {
             std::fprintf(
                 stderr, "checking %s %s: %zu kernels\n", first.function_name, format_extents(first).c_str(), rows.size());
@@ -410,7 +416,7 @@ using Line = std::vector<std::string>;
 
 Line format_row(const Row& row)
 {
-    const ekc_{{ name }}_kernel& k = row.kernel;
+    const Kernel& k = row.kernel;
     const auto or_dash = [](const char* pattern, double value) { return value < 0 ? "-" : format(pattern, value); };
     const bool timed = row.latency_s > 0 && row.naive_latency_s > 0;
     return {k.function_name,
@@ -468,7 +474,7 @@ std::string to_json(double value, bool known = true)
 
 std::string to_json(const Row& row)
 {
-    const ekc_{{ name }}_kernel& k = row.kernel;
+    const Kernel& k = row.kernel;
     const bool timed = row.latency_s > 0 && row.naive_latency_s > 0;
     std::string extents;
     for (int i = 0; i < k.extent_count; ++i) {
@@ -491,7 +497,8 @@ std::string to_json(const Row& row)
 
 bool write_json(std::FILE* file, const Gpu& gpu, const Report& report, const Arguments& arguments)
 {
-    std::string text = "{\"library\": \"ekc_{{ name }}\", \"version\": \"{{ version }}\", \"ekc_version\": \"{{ ekc_version }}\",\n \"gpu\": " +
+    std::string text = "{\"library\": \"" EKC_LIBRARY_TEXT "\", \"version\": \"" EKC_LIBRARY_VERSION
+                       "\", \"ekc_version\": \"" EKC_WRITER_VERSION "\",\n \"gpu\": " +
                        quote(gpu.name) + ", \"capability\": " + std::to_string(gpu.capability) +
                        ", \"driver_version\": " + std::to_string(gpu.driver_version) +
                        ", \"seeds\": " + std::to_string(arguments.seeds) +
@@ -523,22 +530,23 @@ int finish(const Gpu& gpu, const Report& report, const Arguments& arguments)
         std::printf("no energy: %s\n", no_energy.c_str());
     }
     std::printf(
-        "ekc_{{ name }} on %s, capability %d.%d, driver %d.%d: %zu kernels with %ld seeds, %zu wrong or failed; %d of %d do not run on this GPU\n",
+        EKC_LIBRARY_TEXT " on %s, capability %d.%d, driver %d.%d: %zu kernels with %ld seeds, %zu wrong or failed; "
+                         "%d of %d do not run on this GPU\n",
         gpu.name.c_str(), gpu.capability / 10, gpu.capability % 10, gpu.driver_version / 1000,
         gpu.driver_version % 1000 / 10, report.rows.size(), arguments.seeds, faults, report.not_legal,
-        ekc_{{ name }}_kernel_count());
+        EKC_NAME(kernel_count)());
     return faults == 0 ? exit_right : exit_wrong;
 }
 
 int skip(const std::string& reason)
 {
-    std::printf("ekc_{{ name }}_check: skipped: %s\n", reason.c_str());
+    std::printf(EKC_LIBRARY_TEXT "_check: skipped: %s\n", reason.c_str());
     return exit_skipped;
 }
 
 int refuse(const std::string& mistake)
 {
-    std::fprintf(stderr, "ekc_{{ name }}_check: %s; --help lists the options\n", mistake.c_str());
+    std::fprintf(stderr, EKC_LIBRARY_TEXT "_check: %s; --help lists the options\n", mistake.c_str());
     return exit_usage;
 }
 
@@ -560,7 +568,7 @@ int check_gpu(const Driver& driver, const Arguments& arguments)
         if (error.code == unsupported_ptx) {
             return skip("the driver is older than the PTX of the naive kernels; install a newer one");
         }
-        std::printf("ekc_{{ name }}_check: %s\n", format_error(error).c_str());
+        std::printf(EKC_LIBRARY_TEXT "_check: %s\n", format_error(error).c_str());
         return exit_wrong;
     }
 }
@@ -579,7 +587,7 @@ int main(int count, char** words)
     }
     Driver driver{};
     if (!open_driver(driver)) {
-        return skip("there is no CUDA driver (libcuda.so.1), or it is older than {{ "12.0" if cubin else "11.4" }}");
+        return skip("there is no CUDA driver (libcuda.so.1), or it is older than " EKC_LEAST_DRIVER);
     }
     int code = driver.init(0), devices = 0;
     if (code == 0) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: 0BSD
-// What ekc_{{ name }} asks of the CUDA driver, which is opened at run time: the library links and answers without
-// one. It needs a driver of CUDA 12.0 or later. Written by ekc {{ ekc_version }}.
-#include "{{ name }}_runtime.h"
+// What a library with machine code asks of the CUDA driver, which is opened at run time: the library links and answers
+// without one. It needs a driver of CUDA 12.0 or later.
+#include "machine_code.h"
 
 #include <cstdint>
 
 #include <dlfcn.h>
 #include <sched.h>
 
-namespace ekc::{{ name }}::runtime {
+namespace ekc::EKC_LIBRARY::runtime {
 namespace {
 
 // Values of cuda.h, which never change.
@@ -273,4 +273,4 @@ Error launch(Code& code, Function& function, void** arguments, void* stream)
         function.block[2], function.shared_bytes, stream, arguments, nullptr);
 }
 
-} // namespace ekc::{{ name }}::runtime
+} // namespace ekc::EKC_LIBRARY::runtime

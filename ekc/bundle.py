@@ -1,13 +1,19 @@
-"""Collect the kernels of a bundle: of each operator and board the Pareto points of energy over latency."""
+"""Collect the kernels of a bundle: of each operator and board the Pareto points of energy over latency.
+
+The boards are those of a record file that a target names; each has the architecture of a simulated device.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ekc.bundle.boards import choose_conditions, find_boards, open_model
+from ekc import devices
+from ekc.codegen.generate import describe_toolchain
 from ekc.codegen.library.build import KernelChoice, build_kernel
 from ekc.codegen.library.function_plan import FunctionPlan, NamedOperator, name_recorded, plan_functions
 from ekc.codegen.library.kernels import (
@@ -18,11 +24,18 @@ from ekc.codegen.library.kernels import (
     TargetBoard,
 )
 from ekc.codegen.library.legal_names import DEFAULT_VERSION, check_bundle_name, check_bundle_version
+from ekc.devices.device import Device
+from ekc.devices.simulated.specs import list_names
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.data.selection import DEFAULT_RULE, SelectionRule, sort_by_latency
 from ekc.search.data.trial import Trial
-from ekc.search.database.conditions import RecordConditions, group_rows
+from ekc.search.database.conditions import (
+    RecordConditions,
+    get_present_conditions,
+    group_rows,
+    sort_by_nearness,
+)
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import choose_finalists, read_operator, rows_to_trials
 from ekc.search.database.rows import RecordRow
@@ -201,3 +214,81 @@ def choose_points(trials: Sequence[Trial], rule: SelectionRule) -> list[KernelCh
             points.append(make_choice(trial, "between"))
             least = energy
     return [*points, make_choice(best, "energy")]
+
+
+_BOUNDARY = "(?:(?<![a-z0-9])|(?![a-z0-9])|(?<=[a-z])(?=[0-9]))"
+"""Where a word may begin or end: at the ends, beside what is neither letter nor digit, and from a letter to a
+digit. "A100X" is another board than "A100"."""
+
+
+def match_board(device: str, board: str) -> int:
+    """Count the letters and digits of `device` where they occur in the name of a board as whole words; 0
+    where they do not. `h100` is in `NVIDIA H100 80GB HBM3`, `a100` is not in `NVIDIA A1000`. The generated
+    library has the same rule."""
+    wanted = re.findall("[a-z0-9]", device.lower())
+    pattern = f"{_BOUNDARY}{'[^a-z0-9]*'.join(wanted)}{_BOUNDARY}"
+    return len(wanted) if wanted and re.search(pattern, board.lower()) else 0
+
+
+def find_boards(
+    conditions: Iterable[RecordConditions], targets: Sequence[str] | None, records: str | Path
+) -> tuple[TargetBoard, ...]:
+    """Find the boards that targets name, or all of a file: measured ones first, then in the order of targets.
+
+    A target is the name of a simulated device or a part of the name of a real one. Raises `InvalidInput` for
+    a target that the file has no measured schedule of, and for a real board of unknown architecture.
+    """
+    present = list(dict.fromkeys((c.device, c.simulated) for c in conditions))
+    if not present:
+        raise InvalidInput(f"{records}: nothing was measured in it; run ekc tune with --records")
+    found: dict[tuple[str, bool], TargetBoard] = {}
+    for target in targets if targets is not None else [name for name, _ in present]:
+        named = [(n, s) for n, s in present if n == target or (not s and match_board(target, n))]
+        if not named:
+            raise InvalidInput(_describe_missing(target, [n for n, _ in present], records))
+        for name, simulated in named:
+            model = open_model(name)
+            sms = model.limits.sms if simulated else 0
+            found[name, simulated] = TargetBoard(name, model.arch, simulated, sms)
+    return tuple(sorted(found.values(), key=lambda board: board.is_simulated))
+
+
+def _describe_missing(target: str, names: Sequence[str], records: str | Path) -> str:
+    near = difflib.get_close_matches(target.lower(), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"--targets: {records} has no measured schedule on {target!r:.60}, only on "
+        f"{', '.join(sorted(names))}{hint} (ekc tune --target {target} --records {records} adds one)"
+    )
+
+
+def open_model(name: str) -> Device:
+    """Open the simulated device of a board: it has the architecture and the limits of the real one. Raises
+    `InvalidInput` for a board that no simulated device resembles."""
+    lengths = {known: match_board(known, name) for known in list_names()}
+    known = max(lengths, key=lambda one: lengths[one])
+    if not lengths[known]:
+        raise InvalidInput(
+            f"--targets: the architecture of {name!r:.60} is unknown; boards are those whose "
+            f"name contains one of {', '.join(list_names())}"
+        )
+    return devices.open(known)
+
+
+def choose_conditions(
+    present: Iterable[RecordConditions], board: TargetBoard, any_toolchain: bool
+) -> RecordConditions | None:
+    """Choose the conditions whose figures count for a board: the present ones, or with `any_toolchain` the
+    nearest. Of a real board any clock, driver and data count, the last measured first. None without any.
+    """
+    own = [c for c in present if (c.device, c.simulated) == (board.name, board.is_simulated)]
+    if not own:
+        return None
+    if board.is_simulated:
+        here = get_present_conditions(open_model(board.name))
+        exact = [c for c in own if c == here]
+        nearest = sort_by_nearness(own, here)
+    else:
+        exact = [c for c in own[::-1] if c.nvrtc == describe_toolchain()]
+        nearest = own[::-1]
+    return next(iter(exact or (nearest if any_toolchain else ())), None)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: 0BSD
-// Test of selection and checks of ekc_{{ name }} without a GPU: random requests against a linear search, and each code.
-#include "ekc/{{ name }}.hpp"
+// Test of selection and checks of a library without a GPU: random requests against a linear search, and each code.
+#include "names.h"
+
+#include EKC_CPP_HEADER
 
 #include <algorithm>
 #include <array>
@@ -11,12 +13,14 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "{{ name }}_runtime.h"
+#include "runtime.h"
 
-namespace api = ekc::{{ name }};
-namespace runtime = ekc::{{ name }}::runtime;
+namespace api = ekc::EKC_LIBRARY;
+namespace runtime = ekc::EKC_LIBRARY::runtime;
 
 namespace {
 
@@ -55,6 +59,96 @@ void become(const char* name, int capability, int multiprocessors = 0)
     ::fake.properties.multiprocessors = multiprocessors;
     ::fake.pointers.device = ::fake.current;
 }
+
+// Kernels of the library in place of those on a GPU.
+int launch(void* const*, void*, void*)
+{
+    ++::fake.launches;
+    return ::fake.launch_error;
+}
+
+int load()
+{
+    ++::fake.loads;
+    return ::fake.launch_error;
+}
+
+int unload()
+{
+    ++::fake.unloads;
+    return ::fake.launch_error;
+}
+
+// Addresses that nothing reads: of tensors by number, and behind them of a workspace.
+void* get_memory(std::size_t number, std::size_t offset = 0)
+{
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>((number + 1) * (std::size_t{1} << 42) + offset));
+}
+
+// Kernels of a function for some extents: their first number in the table, and how many.
+struct Row {
+    std::uint64_t function;
+    std::vector<std::int64_t> extents;
+    int first;
+    int count;
+};
+
+// A view that is too small, or of other extents, is refused.
+template <class Calls, std::size_t Number, class Views>
+void test_wrong_view(const typename Calls::Extents& extents, const Views& views, const api::Workspace& workspace)
+{
+    const auto start = [&](const auto&... given) { return Calls::start(extents, given..., workspace).code(); };
+    Views wrong = views;
+    std::get<Number>(wrong).bytes -= 1;
+    CHECK(std::apply(start, wrong) == api::Code::buffer_too_small);
+    if constexpr (std::tuple_size_v<decltype(std::get<Number>(wrong).extents)> > 0) {
+        wrong = views;
+        std::get<Number>(wrong).extents.back() += 1;
+        CHECK(std::apply(start, wrong) == api::Code::wrong_extents);
+    }
+}
+
+template <class Calls, class Views, std::size_t... Numbers>
+void test_wrong_views(
+    const typename Calls::Extents& extents, const Views& views, const api::Workspace& workspace,
+    std::index_sequence<Numbers...>)
+{
+    (test_wrong_view<Calls, Numbers>(extents, views, workspace), ...);
+}
+
+// The typed calls of a function for extents whose first kernel in the table is `kernel`.
+template <class Calls, class... Views>
+void test_typed(const typename Calls::Extents& extents, int kernel, std::uint64_t function, const Views&... views)
+{
+    api::Info tuned, info;
+    CHECK(api::kernel_at(kernel, tuned).ok());
+    become(tuned.board, tuned.capability, tuned.multiprocessors);
+    CHECK(Calls::info(extents, info).ok());
+    CHECK(std::strcmp(info.board, tuned.board) == 0);
+    CHECK(info.how == api::How::board);
+    const int here = info.index;
+    CHECK(Calls::select(extents, {tuned.capability, tuned.board, 0, tuned.multiprocessors}, info).ok());
+    CHECK(info.index == here);
+    std::size_t bytes = 0;
+    CHECK(Calls::workspace_bytes(extents, bytes).ok());
+    CHECK(bytes == info.workspace_bytes);
+    const api::Workspace workspace{get_memory(sizeof...(views)), bytes};
+    const int before = ::fake.launches;
+    CHECK(Calls::start(extents, views.data..., workspace).ok());
+    CHECK(Calls::start(extents, views..., workspace).ok());
+    CHECK(::fake.launches == before + 2);
+    test_wrong_views<Calls>(extents, std::tuple{views...}, workspace, std::index_sequence_for<Views...>{});
+    std::uint64_t id = 0;
+    CHECK(api::Status{EKC_NAME(find_function)(Calls::name, &id)}.ok());
+    CHECK(id == function);
+}
+
+} // namespace
+
+// rows, board_names, board_sources, count_tensors, test_typed_calls and the launchers
+#include "host_cases.h"
+
+namespace {
 
 std::vector<api::Info> read_table()
 {
@@ -158,31 +252,6 @@ bool is_legal(const api::Info& k, const Question& q)
     return k.forward || k.capability / 10 == q.capability / 10;
 }
 
-struct Row {
-    std::uint64_t function;
-    std::vector<std::int64_t> extents;
-    int first;
-    int count;
-};
-
-const Row rows[] = {
-{% for s in shape_rows %}
-    {UINT64_C({{ functions_by_id[s.function].id }}), { {{- s.extents | join(", ") -}} }, {{ s.first_kernel }}, {{ s.kernels }}},
-{% endfor %}
-};
-
-// Boards in their order in the table.
-const char* const board_names[] = {
-{% for b in boards %}
-    {{ b.name }},
-{% endfor %}
-};
-const char* const board_sources[] = {
-{% for b in boards %}
-    "{{ b.source }}",
-{% endfor %}
-};
-
 int find_board(const api::Info& k)
 {
     int number = 0;
@@ -251,14 +320,14 @@ Expected answer(const std::vector<api::Info>& table, const Question& q)
     return {api::Code::ok, best->index, how};
 }
 
-api::Status ask(const Question& q, ekc_{{ name }}_kernel& kernel)
+api::Status ask(const Question& q, EKC_NAME(kernel)& kernel)
 {
-    const ekc_{{ name }}_options options = api::detail::to_c(q.options);
-    const ekc_{{ name }}_request request{
-        static_cast<std::uint32_t>(sizeof(ekc_{{ name }}_request)), EKC_{{ name }}_ABI_VERSION, q.function, q.extents.data(),
+    const EKC_NAME(options) options = api::detail::to_c(q.options);
+    const EKC_NAME(request) request{
+        static_cast<std::uint32_t>(sizeof(EKC_NAME(request))), EKC_VALUE(ABI_VERSION), q.function, q.extents.data(),
         static_cast<std::int32_t>(q.extents.size()), q.capability, q.board.c_str(), q.shared_bytes, &options, q.multiprocessors, 0};
     kernel = api::detail::make_kernel();
-    return ekc_{{ name }}_select(&request, &kernel);
+    return EKC_NAME(select)(&request, &kernel);
 }
 
 void test_random_requests(const std::vector<api::Info>& table)
@@ -278,7 +347,7 @@ void test_random_requests(const std::vector<api::Info>& table)
     const std::size_t limits[] = {0, 0, 65536, 101376, 232448};
     const int multiprocessors[] = {0, 0, table[0].multiprocessors, table.back().multiprocessors, 14};
     const double slowdowns[] = {0.0, 0.01, 0.05, 0.3, 10.0};
-    int counts[EKC_{{ name }}_CODE_COUNT] = {};
+    int counts[EKC_VALUE(CODE_COUNT)] = {};
     for (int i = 0; i < 10000; ++i) {
         const Row& row = rows[draw(sizeof rows / sizeof rows[0])];
         const int capability = draw(2) != 0 ? capabilities[draw(11)] : table[draw(table.size())].capability;
@@ -294,7 +363,7 @@ void test_random_requests(const std::vector<api::Info>& table)
         case 2: q.function += draw(2); break;
         default: break;
         }
-        ekc_{{ name }}_kernel found;
+        EKC_NAME(kernel) found;
         const api::Status status = ask(q, found);
         const Expected expected = answer(table, q);
         CHECK(status.code() == expected.code);
@@ -304,24 +373,18 @@ void test_random_requests(const std::vector<api::Info>& table)
             CHECK(found.how == static_cast<std::int32_t>(expected.how));
         }
     }
-    CHECK(counts[EKC_{{ name }}_OK] > 1000);
-    CHECK(counts[EKC_{{ name }}_UNKNOWN_SHAPE] > 100);
-    CHECK(counts[EKC_{{ name }}_NO_KERNEL_FOR_DEVICE] > 100);
-    CHECK(counts[EKC_{{ name }}_NOT_EXACT] > 100);
+    CHECK(counts[EKC_VALUE(OK)] > 1000);
+    CHECK(counts[EKC_VALUE(UNKNOWN_SHAPE)] > 100);
+    CHECK(counts[EKC_VALUE(NO_KERNEL_FOR_DEVICE)] > 100);
+    CHECK(counts[EKC_VALUE(NOT_EXACT)] > 100);
 }
 
 // ---- Every code ----
 
-// Addresses that nothing reads: of tensors by number, and behind them of a workspace.
-void* get_memory(std::size_t number, std::size_t offset = 0)
-{
-    return reinterpret_cast<void*>(static_cast<std::uintptr_t>((number + 1) * (std::size_t{1} << 42) + offset));
-}
-
 struct Call {
     std::vector<void*> tensors;
-    ekc_{{ name }}_options options EKC_{{ name }}_OPTIONS_INIT;
-    ekc_{{ name }}_call call{};
+    EKC_NAME(options) options EKC_VALUE(OPTIONS_INIT);
+    EKC_NAME(call) call{};
 
     Call(const api::Info& k, std::size_t tensor_count)
     {
@@ -329,7 +392,7 @@ struct Call {
             tensors.push_back(get_memory(i));
         }
         call.size = static_cast<std::uint32_t>(sizeof call);
-        call.version = EKC_{{ name }}_ABI_VERSION;
+        call.version = EKC_VALUE(ABI_VERSION);
         call.function = k.function;
         call.extents = k.extents;
         call.extent_count = k.extent_count;
@@ -342,20 +405,10 @@ struct Call {
     }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    api::Status start() const { return ekc_{{ name }}_launch(&call); }
+    api::Status start() const { return EKC_NAME(launch)(&call); }
     api::Code run() const { return start().code(); }
     bool gives(api::Code code, int argument) const { return run() == code && start().argument() == argument; }
 };
-
-std::size_t count_tensors(std::uint64_t function)
-{
-    switch (function) {
-{% for f in functions %}
-    case EKC_{{ name }}_FUNCTION_{{ f.name }}: return {{ f.tensors | length }};
-{% endfor %}
-    default: return 0;
-    }
-}
 
 void test_launches(const api::Info& k)
 {
@@ -370,7 +423,7 @@ void test_launches(const api::Info& k)
     CHECK(good.run() == api::Code::ok);
     CHECK(::fake.queries == queries || ::fake.current >= 64); // as many devices are kept
 
-    CHECK(api::Status{ekc_{{ name }}_launch(nullptr)}.code() == api::Code::null_pointer);
+    CHECK(api::Status{EKC_NAME(launch)(nullptr)}.code() == api::Code::null_pointer);
     { Call c{k, tensors}; c.call.tensors = nullptr; CHECK(c.run() == api::Code::null_pointer); }
     { Call c{k, tensors}; c.call.extents = nullptr; CHECK(c.run() == api::Code::null_pointer); }
     { Call c{k, tensors}; c.call.size = 8; CHECK(c.run() == api::Code::bad_struct); }
@@ -379,11 +432,11 @@ void test_launches(const api::Info& k)
     { Call c{k, tensors}; c.options.prefer = 2; CHECK(c.run() == api::Code::bad_struct); }
     { Call c{k, tensors}; c.options.max_slowdown = -0.1; CHECK(c.run() == api::Code::bad_struct); }
     { Call c{k, tensors}; c.options.max_slowdown = std::nan(""); CHECK(c.run() == api::Code::bad_struct); }
-    { Call c{k, tensors}; c.options.kernel = api::kernel_count(); CHECK(c.gives(api::Code::bad_struct, EKC_{{ name }}_ARGUMENT_OPTIONS)); }
+    { Call c{k, tensors}; c.options.kernel = api::kernel_count(); CHECK(c.gives(api::Code::bad_struct, EKC_VALUE(ARGUMENT_OPTIONS))); }
     { Call c{k, tensors}; c.options.reserved = 1; CHECK(c.run() == api::Code::bad_struct); }
     { Call c{k, tensors}; c.call.tensor_count += 1; CHECK(c.run() == api::Code::bad_struct); }
     { Call c{k, tensors}; c.call.function ^= 1; CHECK(c.run() == api::Code::unknown_shape); }
-    { Call c{k, tensors}; c.call.extent_count -= 1; CHECK(c.gives(api::Code::unknown_shape, EKC_{{ name }}_ARGUMENT_EXTENTS)); }
+    { Call c{k, tensors}; c.call.extent_count -= 1; CHECK(c.gives(api::Code::unknown_shape, EKC_VALUE(ARGUMENT_EXTENTS))); }
     for (std::size_t i = 0; i < tensors; ++i) {
         Call c{k, tensors};
         c.tensors[i] = nullptr;
@@ -396,16 +449,16 @@ void test_launches(const api::Info& k)
     if (k.workspace_bytes > 0) {
         Call c{k, tensors};
         c.call.workspace_bytes -= 1;
-        CHECK(c.gives(api::Code::workspace_too_small, EKC_{{ name }}_ARGUMENT_WORKSPACE));
+        CHECK(c.gives(api::Code::workspace_too_small, EKC_VALUE(ARGUMENT_WORKSPACE)));
         c.call.workspace_bytes += 1;
         c.call.workspace = get_memory(tensors, 16);
-        CHECK(c.gives(api::Code::misaligned, EKC_{{ name }}_ARGUMENT_WORKSPACE));
+        CHECK(c.gives(api::Code::misaligned, EKC_VALUE(ARGUMENT_WORKSPACE)));
         c.call.workspace = nullptr;
-        CHECK(c.gives(api::Code::null_pointer, EKC_{{ name }}_ARGUMENT_WORKSPACE));
+        CHECK(c.gives(api::Code::null_pointer, EKC_VALUE(ARGUMENT_WORKSPACE)));
         c.call.workspace = c.tensors[0];
-        CHECK(c.gives(api::Code::overlap, EKC_{{ name }}_ARGUMENT_WORKSPACE));
+        CHECK(c.gives(api::Code::overlap, EKC_VALUE(ARGUMENT_WORKSPACE)));
     }
-#ifndef EKC_{{ name }}_NO_POINTER_CHECKS
+#ifndef EKC_NO_POINTER_CHECKS
     ::fake.pointers.device += 1;
     CHECK(good.gives(api::Code::wrong_device, 0));
     ::fake.pointers.memory = runtime::Memory::managed;
@@ -419,14 +472,14 @@ void test_launches(const api::Info& k)
     ::fake.pointer_error = runtime::success;
 #endif
     ::fake.launch_error = 700;
-    const api::Status failed = ekc_{{ name }}_launch(&good.call);
+    const api::Status failed = EKC_NAME(launch)(&good.call);
     CHECK(failed.code() == api::Code::launch_failed);
     CHECK(failed.cuda_error() == 700);
     ::fake.launch_error = runtime::no_kernel_image;
     CHECK(good.run() == api::Code::wrong_capability);
     ::fake.launch_error = 0;
 
-    ekc_{{ name }}_options any EKC_{{ name }}_OPTIONS_INIT;
+    EKC_NAME(options) any EKC_VALUE(OPTIONS_INIT);
     good.call.options = &any;
     good.call.workspace_bytes = std::numeric_limits<std::size_t>::max();
     CHECK(good.run() == api::Code::ok);
@@ -439,71 +492,17 @@ void test_launches(const api::Info& k)
     CHECK(good.run() == api::Code::wrong_capability);
     std::size_t bytes = 0;
     become(k.board, k.capability, k.multiprocessors);
-    CHECK(api::Status{ekc_{{ name }}_workspace_bytes(k.function, k.extents, k.extent_count, &good.options, &bytes)}.ok());
+    CHECK(api::Status{EKC_NAME(workspace_bytes)(k.function, k.extents, k.extent_count, &good.options, &bytes)}.ok());
     CHECK(bytes == k.workspace_bytes);
-    CHECK(api::Status{ekc_{{ name }}_workspace_bytes(k.function, k.extents, k.extent_count, nullptr, nullptr)}.code() ==
+    CHECK(api::Status{EKC_NAME(workspace_bytes)(k.function, k.extents, k.extent_count, nullptr, nullptr)}.code() ==
           api::Code::null_pointer);
     ::fake.error = runtime::no_device;
-    const api::Status absent = ekc_{{ name }}_launch(&good.call);
+    const api::Status absent = EKC_NAME(launch)(&good.call);
     CHECK(absent.code() == api::Code::no_gpu);
     CHECK(absent.cuda_error() == runtime::no_device);
     ::fake.error = runtime::success;
 }
 
-// One function of each list of types: all typed calls are written by one template.
-
-{% for f in typed_functions %}
-{% set first = shape_rows[f.first_shape] %}
-void test_typed_{{ f.name }}()
-{
-    api::Info info;
-    std::size_t bytes = 0;
-    {
-        const api::{{ f.name }}_extents extents{ {{- first.extents | join(", ") -}} };
-        api::Info tuned;
-        CHECK(api::kernel_at({{ first.first_kernel }}, tuned).ok());
-        become(tuned.board, tuned.capability, tuned.multiprocessors);
-        CHECK(api::{{ f.name }}_info(extents, info).ok());
-        CHECK(std::strcmp(info.board, tuned.board) == 0);
-        CHECK(info.how == api::How::board);
-        const int here = info.index;
-        CHECK(api::{{ f.name }}_select(extents, {tuned.capability, tuned.board, 0, tuned.multiprocessors}, info).ok());
-        CHECK(info.index == here);
-        CHECK(api::{{ f.name }}_workspace_bytes(extents, bytes).ok());
-        CHECK(bytes == info.workspace_bytes);
-        const api::Workspace workspace{get_memory({{ f.tensors | length }}), bytes};
-{% for t in f.tensors %}
-{% set shape = tensor_rows[first.first_tensor + loop.index0] %}
-        const api::View<{{ t.element }}, {{ t.rank }}> view_{{ loop.index0 }}{
-            reinterpret_cast<{{ t.pointer }}>(get_memory({{ loop.index0 }})), { { {%- if t.rank -%} {{- shape.extents | join(", ") -}} {%- endif -%} } }, {{ shape.bytes }}};
-{% endfor %}
-        const int before = ::fake.launches;
-        CHECK(api::{{ f.name }}(extents,{% for t in f.tensors %} view_{{ loop.index0 }}.data,{% endfor %} workspace).ok());
-        CHECK(api::{{ f.name }}(extents,{% for t in f.tensors %} view_{{ loop.index0 }},{% endfor %} workspace).ok());
-        CHECK(::fake.launches == before + 2);
-{% for t in f.tensors %}
-{% set own = loop.index0 %}
-        {
-            auto wrong = view_{{ own }};
-            wrong.bytes -= 1;
-            CHECK(api::{{ f.name }}(extents,{% for u in f.tensors %} {{ "wrong" if loop.index0 == own else "view_%s" % loop.index0 }},{% endfor %} workspace).code() ==
-                  api::Code::buffer_too_small);
-{% if t.rank %}
-            wrong = view_{{ own }};
-            wrong.extents[{{ t.rank - 1 }}] += 1;
-            CHECK(api::{{ f.name }}(extents,{% for u in f.tensors %} {{ "wrong" if loop.index0 == own else "view_%s" % loop.index0 }},{% endfor %} workspace).code() ==
-                  api::Code::wrong_extents);
-{% endif %}
-        }
-{% endfor %}
-        std::uint64_t id = 0;
-        CHECK(api::Status{ekc_{{ name }}_find_function("{{ f.name }}", &id)}.ok());
-        CHECK(id == EKC_{{ name }}_FUNCTION_{{ f.name }});
-        CHECK(id == {{ f.variable }});
-    }
-}
-
-{% endfor %}
 // The code of each shape is loaded once for the device that it was tuned for, and unloaded.
 void test_loading(const std::vector<api::Info>& table)
 {
@@ -524,26 +523,26 @@ void test_loading(const std::vector<api::Info>& table)
 
 void test_texts()
 {
-    for (int code = 0; code < EKC_{{ name }}_CODE_COUNT; ++code) {
-        CHECK(std::strlen(ekc_{{ name }}_status_name(code)) > 1);
-        CHECK(std::strlen(ekc_{{ name }}_status_text(code)) > 10);
+    for (int code = 0; code < EKC_VALUE(CODE_COUNT); ++code) {
+        CHECK(std::strlen(EKC_NAME(status_name)(code)) > 1);
+        CHECK(std::strlen(EKC_NAME(status_text)(code)) > 10);
     }
-    CHECK(std::strcmp(ekc_{{ name }}_status_name(EKC_{{ name }}_MISALIGNED), "misaligned") == 0);
-    CHECK(std::strcmp(ekc_{{ name }}_status_name(-1), "unknown") == 0);
-    CHECK(std::strcmp(ekc_{{ name }}_status_name(1000), "unknown") == 0);
+    CHECK(std::strcmp(EKC_NAME(status_name)(EKC_VALUE(MISALIGNED)), "misaligned") == 0);
+    CHECK(std::strcmp(EKC_NAME(status_name)(-1), "unknown") == 0);
+    CHECK(std::strcmp(EKC_NAME(status_name)(1000), "unknown") == 0);
     api::Info info;
     CHECK(api::kernel_at(-1, info).code() == api::Code::unknown_shape);
     CHECK(api::kernel_at(api::kernel_count(), info).code() == api::Code::unknown_shape);
-    ekc_{{ name }}_kernel kernel{};
-    CHECK(api::Status{ekc_{{ name }}_kernel_at(0, &kernel)}.code() == api::Code::bad_struct);
-    CHECK(api::Status{ekc_{{ name }}_select(nullptr, &kernel)}.code() == api::Code::null_pointer);
+    EKC_NAME(kernel) kernel{};
+    CHECK(api::Status{EKC_NAME(kernel_at)(0, &kernel)}.code() == api::Code::bad_struct);
+    CHECK(api::Status{EKC_NAME(select)(nullptr, &kernel)}.code() == api::Code::null_pointer);
     std::uint64_t id = 0;
-    CHECK(api::Status{ekc_{{ name }}_find_function("no function", &id)}.code() == api::Code::unknown_shape);
+    CHECK(api::Status{EKC_NAME(find_function)("no function", &id)}.code() == api::Code::unknown_shape);
 }
 
 } // namespace
 
-namespace ekc::{{ name }}::runtime {
+namespace ekc::EKC_LIBRARY::runtime {
 
 Error get_device(int& device)
 {
@@ -564,35 +563,7 @@ Error read_pointer(const void*, Pointer& found)
     return ::fake.pointer_error;
 }
 
-} // namespace ekc::{{ name }}::runtime
-
-namespace {
-
-int launch(void* const*, void*, void*)
-{
-    ++::fake.launches;
-    return ::fake.launch_error;
-}
-
-int load()
-{
-    ++::fake.loads;
-    return ::fake.launch_error;
-}
-
-int unload()
-{
-    ++::fake.unloads;
-    return ::fake.launch_error;
-}
-
-} // namespace
-
-extern "C" {
-{% for k in launchers %}
-const runtime::Launcher {{ k.symbol }}_launcher{launch, load, unload};
-{% endfor %}
-}
+} // namespace ekc::EKC_LIBRARY::runtime
 
 int main()
 {
@@ -601,13 +572,11 @@ int main()
     for (const api::Info& kernel : table) {
         test_launches(kernel);
     }
-{% for f in typed_functions %}
-    test_typed_{{ f.name }}();
-{% endfor %}
+    test_typed_calls();
     test_loading(table);
     test_texts();
     if (failures == 0) {
-        std::printf("ekc_{{ name }}: 10000 requests, %d kernels: all right\n", api::kernel_count());
+        std::printf(EKC_LIBRARY_TEXT ": 10000 requests, %d kernels: all right\n", api::kernel_count());
     }
     return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

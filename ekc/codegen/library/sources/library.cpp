@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: 0BSD
-// Table, selection and checks of ekc_{{ name }} {{ version }}. Written by ekc {{ ekc_version }}.
+// Selection and checks of a library, over the tables of its kernels.
+#define EKC_DEFINES_FUNCTIONS
+#include "names.h"
 
-// A shared library shows the functions of its header. A static one hides them: two plugins that hold one each do not mix.
-#ifndef __GNUC__
-#define EKC_{{ name }}_API
-#elif defined(EKC_{{ name }}_SHARED)
-#define EKC_{{ name }}_API __attribute__((visibility("default")))
-#else
-#define EKC_{{ name }}_API __attribute__((visibility("hidden")))
-#endif
-#include "ekc/{{ name }}.h"
+#include EKC_C_HEADER
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
-#include "{{ name }}_runtime.h"
+#include "runtime.h"
 
-namespace runtime = ekc::{{ name }}::runtime;
+namespace runtime = ekc::EKC_LIBRARY::runtime;
 
 namespace {
 
-using Status = ekc_{{ name }}_status;
-using Options = ekc_{{ name }}_options;
+using Status = EKC_NAME(status);
+using Options = EKC_NAME(options);
+using Request = EKC_NAME(request);
+using KernelInfo = EKC_NAME(kernel);
+using Call = EKC_NAME(call);
 
-constexpr int max_axes = {{ max_axes }};
-constexpr int max_rank = {{ max_rank }};
-[[maybe_unused]] constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::uintptr_t tensor_alignment = 16;
 constexpr std::uintptr_t workspace_alignment = 256;
 
@@ -68,78 +63,44 @@ struct Function {
 
 struct Tensor {
     int rank;
-    std::int64_t extents[max_rank];
+    std::int64_t extents[EKC_MAX_RANK];
     std::size_t bytes;
 };
 
 struct Shape {
     int function;
-    std::int64_t extents[max_axes];
+    std::int64_t extents[EKC_MAX_AXES];
     int first_tensor;
     int first_kernel;
     int kernels;
 };
-
-// In the order of preference among those that fit equally well.
-constexpr Board boards[] = {
-{% for b in boards %}
-    { {{- b.name }}, "{{ b.source }}", {{ b.capability }}, {{ b.exact }}, {{ b.multiprocessors }}},
-{% endfor %}
-};
-
-// By number.
-constexpr Function functions[] = {
-{% for f in functions_by_id %}
-    {UINT64_C({{ f.id }}), "{{ f.name }}", {{ f.axes | length }}, {{ f.tensors | length }}, {{ f.inputs }}, {{ f.first_shape }}, {{ f.shapes | length }}},
-{% endfor %}
-};
-
-constexpr Tensor tensors_of_shapes[] = {
-{% for t in tensor_rows %}
-    { {{- t.rank }}, { {{- t.extents | join(", ") -}} }, {{ t.bytes }}},
-{% endfor %}
-};
-
-// By function and extents.
-constexpr Shape shapes[] = {
-{% for s in shape_rows %}
-    { {{- s.function }}, { {{- s.extents | join(", ") -}} }, {{ s.first_tensor }}, {{ s.first_kernel }}, {{ s.kernels }}},
-{% endfor %}
-};
-
-// The kernels of a shape follow each other.
-constexpr Kernel kernels[] = {
-{% for k in kernels %}
-    { {{- k.board }}, {{ k.shape }}, {{ k.latency_s }}, {{ k.energy_j }}, "{{ k.energy_source }}", {{ k.conditions }}, {{ k.workspace_bytes }}, {{ k.shared_bytes }}, "{{ k.role }}", "{{ k.digest }}", {{ k.launches | length }}, {{ k.forward }},
-     &{{ k.symbol }}_launcher},
-{% endfor %}
-};
-
-constexpr int function_count = static_cast<int>(sizeof functions / sizeof functions[0]);
-constexpr int kernel_count = static_cast<int>(sizeof kernels / sizeof kernels[0]);
 
 struct CodeText {
     const char* name;
     const char* text;
 };
 
-constexpr CodeText code_texts[] = {
-{% for code in codes %}
-    {"{{ code.word }}", "{{ code.text }}"},
-{% endfor %}
-};
+} // namespace
 
-constexpr Status make_status(int code, int argument = EKC_{{ name }}_ARGUMENT_NONE)
+// boards, functions, tensors_of_shapes, shapes, kernels and code_texts, and the numbers of the functions
+#include "tables.h"
+
+namespace {
+
+constexpr int function_count = static_cast<int>(sizeof functions / sizeof functions[0]);
+constexpr int kernel_count = static_cast<int>(sizeof kernels / sizeof kernels[0]);
+
+constexpr Status make_status(int code, int argument = EKC_VALUE(ARGUMENT_NONE))
 {
     return Status{code, 0, argument};
 }
 
-constexpr Status make_cuda_status(int code, runtime::Error error, int argument = EKC_{{ name }}_ARGUMENT_NONE)
+constexpr Status make_cuda_status(int code, runtime::Error error, int argument = EKC_VALUE(ARGUMENT_NONE))
 {
     return Status{code, error, argument};
 }
 
-constexpr Status success = make_status(EKC_{{ name }}_OK);
+constexpr Status success = make_status(EKC_VALUE(OK));
 
 // 0: neither letter nor digit, 1: digit, 2: letter.
 int get_kind(char c)
@@ -234,16 +195,10 @@ bool is_legal(const Kernel& kernel, const Device& device)
 
 const Function* find_function(std::uint64_t id)
 {
-    int low = 0, high = function_count;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (functions[middle].id < id) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < function_count && functions[low].id == id ? &functions[low] : nullptr;
+    const Function* const end = functions + function_count;
+    const Function* const found =
+        std::lower_bound(functions, end, id, [](const Function& one, std::uint64_t wanted) { return one.id < wanted; });
+    return found != end && found->id == id ? found : nullptr;
 }
 
 int compare_extents(const std::int64_t* one, const std::int64_t* other, int count)
@@ -262,18 +217,12 @@ const Shape* find_shape(std::uint64_t id, const std::int64_t* extents, int count
     if (function == nullptr || function->axes != count) {
         return nullptr;
     }
-    int low = function->first_shape;
-    const int end = low + function->shapes;
-    int high = end;
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (compare_extents(shapes[middle].extents, extents, count) < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < end && compare_extents(shapes[low].extents, extents, count) == 0 ? &shapes[low] : nullptr;
+    const Shape* const first = shapes + function->first_shape;
+    const Shape* const end = first + function->shapes;
+    const Shape* const found = std::lower_bound(first, end, extents, [=](const Shape& one, const std::int64_t* wanted) {
+        return compare_extents(one.extents, wanted, count) < 0;
+    });
+    return found != end && compare_extents(found->extents, extents, count) == 0 ? found : nullptr;
 }
 
 // The fields of a struct, or the code of what is wrong with its pointer, size or version.
@@ -281,28 +230,28 @@ template <class Struct>
 int check_struct(const Struct* given)
 {
     if (given == nullptr) {
-        return EKC_{{ name }}_NULL_POINTER;
+        return EKC_VALUE(NULL_POINTER);
     }
-    return given->size >= sizeof(Struct) && given->version == EKC_{{ name }}_ABI_VERSION ? EKC_{{ name }}_OK
-                                                                                     : EKC_{{ name }}_BAD_STRUCT;
+    return given->size >= sizeof(Struct) && given->version == EKC_VALUE(ABI_VERSION) ? EKC_VALUE(OK)
+                                                                                     : EKC_VALUE(BAD_STRUCT);
 }
 
 int read_options(const Options* given, Options& options)
 {
-    options = Options EKC_{{ name }}_OPTIONS_INIT;
+    options = Options EKC_VALUE(OPTIONS_INIT);
     if (given == nullptr) {
-        return EKC_{{ name }}_OK;
+        return EKC_VALUE(OK);
     }
     const int code = check_struct(given);
-    if (code != EKC_{{ name }}_OK) {
+    if (code != EKC_VALUE(OK)) {
         return code;
     }
     options = *given;
-    const bool prefers = options.prefer == EKC_{{ name }}_PREFER_LATENCY || options.prefer == EKC_{{ name }}_PREFER_ENERGY;
+    const bool prefers = options.prefer == EKC_VALUE(PREFER_LATENCY) || options.prefer == EKC_VALUE(PREFER_ENERGY);
     // Written so that NaN is refused too.
     const bool bounded = options.max_slowdown >= 0.0;
     const bool known = options.kernel >= -1 && options.kernel < kernel_count;
-    return prefers && bounded && known && options.reserved == 0 ? EKC_{{ name }}_OK : EKC_{{ name }}_BAD_STRUCT;
+    return prefers && bounded && known && options.reserved == 0 ? EKC_VALUE(OK) : EKC_VALUE(BAD_STRUCT);
 }
 
 struct Selection {
@@ -337,9 +286,9 @@ int choose_board(const Shape& shape, const Device& device, int& how)
             best_capability = own.capability;
         }
     }
-    how = best_tuned ? EKC_{{ name }}_HOW_BOARD
-          : best_capability == device.capability ? EKC_{{ name }}_HOW_CAPABILITY
-                                          : EKC_{{ name }}_HOW_LOWER;
+    how = best_tuned ? EKC_VALUE(HOW_BOARD)
+          : best_capability == device.capability ? EKC_VALUE(HOW_CAPABILITY)
+                                          : EKC_VALUE(HOW_LOWER);
     return best;
 }
 
@@ -360,7 +309,7 @@ int choose_kernel(const Shape& shape, int board, const Device& device, const Opt
             fastest = i;
         }
     }
-    if (options.prefer == EKC_{{ name }}_PREFER_LATENCY) {
+    if (options.prefer == EKC_VALUE(PREFER_LATENCY)) {
         return fastest;
     }
     const double limit_s = kernels[fastest].latency_s * (1.0 + options.max_slowdown);
@@ -379,33 +328,33 @@ Selection select_kernel(const Shape& shape, const Device& device, const Options&
     if (options.kernel >= 0) {
         const bool own = options.kernel >= shape.first_kernel && options.kernel < shape.first_kernel + shape.kernels;
         if (!own) {
-            return {EKC_{{ name }}_UNKNOWN_SHAPE, -1, 0};
+            return {EKC_VALUE(UNKNOWN_SHAPE), -1, 0};
         }
         if (!is_legal(kernels[options.kernel], device)) {
-            return {EKC_{{ name }}_WRONG_CAPABILITY, -1, 0};
+            return {EKC_VALUE(WRONG_CAPABILITY), -1, 0};
         }
-        return {EKC_{{ name }}_OK, options.kernel, EKC_{{ name }}_HOW_CHOSEN};
+        return {EKC_VALUE(OK), options.kernel, EKC_VALUE(HOW_CHOSEN)};
     }
     int how = 0;
     const int chosen = choose_board(shape, device, how);
     if (chosen < 0) {
-        return {EKC_{{ name }}_NO_KERNEL_FOR_DEVICE, -1, 0};
+        return {EKC_VALUE(NO_KERNEL_FOR_DEVICE), -1, 0};
     }
-    if (options.exact_only != 0 && how != EKC_{{ name }}_HOW_BOARD) {
-        return {EKC_{{ name }}_NOT_EXACT, -1, 0};
+    if (options.exact_only != 0 && how != EKC_VALUE(HOW_BOARD)) {
+        return {EKC_VALUE(NOT_EXACT), -1, 0};
     }
-    return {EKC_{{ name }}_OK, choose_kernel(shape, chosen, device, options), how};
+    return {EKC_VALUE(OK), choose_kernel(shape, chosen, device, options), how};
 }
 
 // The status of a selection: what the options ask for may be at fault.
 Status describe_selection(const Selection& found)
 {
-    const bool asked = found.code == EKC_{{ name }}_UNKNOWN_SHAPE || found.code == EKC_{{ name }}_WRONG_CAPABILITY ||
-                       found.code == EKC_{{ name }}_NOT_EXACT;
-    return make_status(found.code, asked ? EKC_{{ name }}_ARGUMENT_OPTIONS : EKC_{{ name }}_ARGUMENT_NONE);
+    const bool asked = found.code == EKC_VALUE(UNKNOWN_SHAPE) || found.code == EKC_VALUE(WRONG_CAPABILITY) ||
+                       found.code == EKC_VALUE(NOT_EXACT);
+    return make_status(found.code, asked ? EKC_VALUE(ARGUMENT_OPTIONS) : EKC_VALUE(ARGUMENT_NONE));
 }
 
-void fill_kernel(int index, const Shape& shape, int how, ekc_{{ name }}_kernel& to)
+void fill_kernel(int index, const Shape& shape, int how, KernelInfo& to)
 {
     const Kernel& from = kernels[index];
     const Board& board = boards[from.board];
@@ -465,7 +414,7 @@ Status read_current_device(int& device, DeviceFacts& facts)
     if (error == runtime::success) {
         error = read_facts(device, facts);
     }
-    return error == runtime::success ? success : make_cuda_status(EKC_{{ name }}_NO_GPU, error);
+    return error == runtime::success ? success : make_cuda_status(EKC_VALUE(NO_GPU), error);
 }
 
 Device describe_device(const DeviceFacts& facts)
@@ -473,29 +422,34 @@ Device describe_device(const DeviceFacts& facts)
     return {facts.capability, facts.name, facts.shared_bytes, facts.multiprocessors};
 }
 
+struct Choice {
+    Status status;
+    const Shape* shape;
+    Selection found;
+    int device;
+    DeviceFacts facts;
+};
+
 // The kernel for the current device.
-Status select_here(
-    std::uint64_t id, const std::int64_t* extents, int count, const Options* given, const Shape*& shape, Selection& found,
-    int& device, DeviceFacts& facts)
+Choice select_here(std::uint64_t id, const std::int64_t* extents, int count, const Options* given)
 {
+    Choice made{};
     Options options;
     const int code = read_options(given, options);
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_OPTIONS);
+    made.shape = extents == nullptr ? nullptr : find_shape(id, extents, count);
+    if (code != EKC_VALUE(OK)) {
+        made.status = make_status(code, EKC_VALUE(ARGUMENT_OPTIONS));
+    } else if (made.shape == nullptr) {
+        const int fault = extents == nullptr ? EKC_VALUE(NULL_POINTER) : EKC_VALUE(UNKNOWN_SHAPE);
+        made.status = make_status(fault, EKC_VALUE(ARGUMENT_EXTENTS));
+    } else {
+        made.status = read_current_device(made.device, made.facts);
     }
-    if (extents == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_EXTENTS);
+    if (made.status.code == EKC_VALUE(OK)) {
+        made.found = select_kernel(*made.shape, describe_device(made.facts), options);
+        made.status = describe_selection(made.found);
     }
-    shape = find_shape(id, extents, count);
-    if (shape == nullptr) {
-        return make_status(EKC_{{ name }}_UNKNOWN_SHAPE, EKC_{{ name }}_ARGUMENT_EXTENTS);
-    }
-    const Status status = read_current_device(device, facts);
-    if (status.code != EKC_{{ name }}_OK) {
-        return status;
-    }
-    found = select_kernel(*shape, describe_device(facts), options);
-    return describe_selection(found);
+    return made;
 }
 
 bool is_aligned(const void* pointer, std::uintptr_t bytes)
@@ -509,7 +463,7 @@ bool overlap(const void* one, std::size_t one_bytes, const void* other, std::siz
     return first < second ? second - first < one_bytes : first - second < other_bytes;
 }
 
-#ifndef EKC_{{ name }}_NO_POINTER_CHECKS
+#ifndef EKC_NO_POINTER_CHECKS
 // Whether kernels on a device may use a pointer: memory of another device is refused, and memory of the host that
 // CUDA does not know, unless the device reads such memory.
 Status check_device(const void* pointer, int device, const DeviceFacts& facts, int argument)
@@ -517,16 +471,16 @@ Status check_device(const void* pointer, int device, const DeviceFacts& facts, i
     runtime::Pointer found{};
     const runtime::Error error = runtime::read_pointer(pointer, found);
     if (error != runtime::success) {
-        return make_cuda_status(EKC_{{ name }}_CUDA_FAILED, error, argument);
+        return make_cuda_status(EKC_VALUE(CUDA_FAILED), error, argument);
     }
     const bool foreign = found.memory == runtime::Memory::device && found.device != device;
     const bool unregistered = found.memory == runtime::Memory::unregistered && !facts.reads_pageable;
-    return foreign || unregistered ? make_status(EKC_{{ name }}_WRONG_DEVICE, argument) : success;
+    return foreign || unregistered ? make_status(EKC_VALUE(WRONG_DEVICE), argument) : success;
 }
 #endif
 
 // An input that an output overlaps; -1 without any.
-int find_overlapped_input(const ekc_{{ name }}_call& call, const Function& function, const Tensor* own)
+int find_overlapped_input(const Call& call, const Function& function, const Tensor* own)
 {
     for (int i = function.inputs; i < function.tensors; ++i) {
         for (int j = 0; j < i; ++j) {
@@ -538,52 +492,52 @@ int find_overlapped_input(const ekc_{{ name }}_call& call, const Function& funct
     return -1;
 }
 
-Status check_tensors(const ekc_{{ name }}_call& call)
+Status check_tensors(const Call& call)
 {
     if (call.extents == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     const Shape* shape = find_shape(call.function, call.extents, call.extent_count);
     if (shape == nullptr) {
-        return make_status(EKC_{{ name }}_UNKNOWN_SHAPE, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(UNKNOWN_SHAPE), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     const Function& function = functions[shape->function];
     if (call.tensor_count != function.tensors) {
-        return make_status(EKC_{{ name }}_BAD_STRUCT, EKC_{{ name }}_ARGUMENT_STRUCT);
+        return make_status(EKC_VALUE(BAD_STRUCT), EKC_VALUE(ARGUMENT_STRUCT));
     }
     if (call.tensors == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_STRUCT);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_STRUCT));
     }
     for (int i = 0; i < function.tensors; ++i) {
         if (call.tensors[i] == nullptr) {
-            return make_status(EKC_{{ name }}_NULL_POINTER, i);
+            return make_status(EKC_VALUE(NULL_POINTER), i);
         }
         if (!is_aligned(call.tensors[i], tensor_alignment)) {
-            return make_status(EKC_{{ name }}_MISALIGNED, i);
+            return make_status(EKC_VALUE(MISALIGNED), i);
         }
     }
     const int overlapped = find_overlapped_input(call, function, &tensors_of_shapes[shape->first_tensor]);
-    return overlapped < 0 ? success : make_status(EKC_{{ name }}_OVERLAP, overlapped);
+    return overlapped < 0 ? success : make_status(EKC_VALUE(OVERLAP), overlapped);
 }
 
-Status check_workspace(const ekc_{{ name }}_call& call, const Shape& shape, const Kernel& kernel)
+Status check_workspace(const Call& call, const Shape& shape, const Kernel& kernel)
 {
     if (kernel.workspace_bytes == 0) {
         return success;
     }
     if (call.workspace_bytes < kernel.workspace_bytes) {
-        return make_status(EKC_{{ name }}_WORKSPACE_TOO_SMALL, EKC_{{ name }}_ARGUMENT_WORKSPACE);
+        return make_status(EKC_VALUE(WORKSPACE_TOO_SMALL), EKC_VALUE(ARGUMENT_WORKSPACE));
     }
     if (call.workspace == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_WORKSPACE);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_WORKSPACE));
     }
     if (!is_aligned(call.workspace, workspace_alignment)) {
-        return make_status(EKC_{{ name }}_MISALIGNED, EKC_{{ name }}_ARGUMENT_WORKSPACE);
+        return make_status(EKC_VALUE(MISALIGNED), EKC_VALUE(ARGUMENT_WORKSPACE));
     }
     for (int i = 0; i < functions[shape.function].tensors; ++i) {
         const Tensor& own = tensors_of_shapes[shape.first_tensor + i];
         if (overlap(call.tensors[i], own.bytes, call.workspace, kernel.workspace_bytes)) {
-            return make_status(EKC_{{ name }}_OVERLAP, EKC_{{ name }}_ARGUMENT_WORKSPACE);
+            return make_status(EKC_VALUE(OVERLAP), EKC_VALUE(ARGUMENT_WORKSPACE));
         }
     }
     return success;
@@ -598,7 +552,7 @@ Status load_shape(const Shape& shape, const Device& device)
         if (kernels[i].board == board && is_legal(kernels[i], device)) {
             const runtime::Error error = kernels[i].launcher->load();
             if (error != runtime::success) {
-                return make_cuda_status(EKC_{{ name }}_CUDA_FAILED, error);
+                return make_cuda_status(EKC_VALUE(CUDA_FAILED), error);
             }
         }
     }
@@ -609,24 +563,20 @@ Status load_shape(const Shape& shape, const Device& device)
 
 extern "C" {
 
-{% for f in functions %}
-const uint64_t {{ f.variable }} = EKC_{{ name }}_FUNCTION_{{ f.name }};
-{% endfor %}
-
-const char* ekc_{{ name }}_status_name(int32_t code)
+const char* EKC_NAME(status_name)(int32_t code)
 {
-    return code >= 0 && code < EKC_{{ name }}_CODE_COUNT ? code_texts[code].name : "unknown";
+    return code >= 0 && code < EKC_VALUE(CODE_COUNT) ? code_texts[code].name : "unknown";
 }
 
-const char* ekc_{{ name }}_status_text(int32_t code)
+const char* EKC_NAME(status_text)(int32_t code)
 {
-    return code >= 0 && code < EKC_{{ name }}_CODE_COUNT ? code_texts[code].text : "not a code of this library";
+    return code >= 0 && code < EKC_VALUE(CODE_COUNT) ? code_texts[code].text : "not a code of this library";
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_find_function(const char* function_name, uint64_t* function)
+Status EKC_NAME(find_function)(const char* function_name, uint64_t* function)
 {
     if (function_name == nullptr || function == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_STRUCT);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_STRUCT));
     }
     for (const Function& one : functions) {
         if (std::strcmp(one.name, function_name) == 0) {
@@ -634,175 +584,162 @@ ekc_{{ name }}_status ekc_{{ name }}_find_function(const char* function_name, ui
             return success;
         }
     }
-    return make_status(EKC_{{ name }}_UNKNOWN_SHAPE);
+    return make_status(EKC_VALUE(UNKNOWN_SHAPE));
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_select(const ekc_{{ name }}_request* request, ekc_{{ name }}_kernel* kernel)
+Status EKC_NAME(select)(const Request* request, KernelInfo* kernel)
 {
     int code = check_struct(request);
-    code = code == EKC_{{ name }}_OK ? check_struct(kernel) : code;
-    code = code == EKC_{{ name }}_OK && request->reserved != 0 ? EKC_{{ name }}_BAD_STRUCT : code;
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_STRUCT);
+    code = code == EKC_VALUE(OK) ? check_struct(kernel) : code;
+    code = code == EKC_VALUE(OK) && request->reserved != 0 ? EKC_VALUE(BAD_STRUCT) : code;
+    if (code != EKC_VALUE(OK)) {
+        return make_status(code, EKC_VALUE(ARGUMENT_STRUCT));
     }
     Options options;
     code = read_options(request->options, options);
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_OPTIONS);
+    if (code != EKC_VALUE(OK)) {
+        return make_status(code, EKC_VALUE(ARGUMENT_OPTIONS));
     }
     if (request->extents == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     const Shape* shape = find_shape(request->function, request->extents, request->extent_count);
     if (shape == nullptr) {
-        return make_status(EKC_{{ name }}_UNKNOWN_SHAPE, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(UNKNOWN_SHAPE), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     const Device device{request->capability, request->board, request->shared_bytes, request->multiprocessors};
     const Selection found = select_kernel(*shape, device, options);
-    if (found.code == EKC_{{ name }}_OK) {
+    if (found.code == EKC_VALUE(OK)) {
         fill_kernel(found.kernel, *shape, found.how, *kernel);
     }
     return describe_selection(found);
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_info(
-    uint64_t function, const int64_t* extents, int32_t extent_count, const ekc_{{ name }}_options* options,
-    ekc_{{ name }}_kernel* kernel)
+Status EKC_NAME(info)(
+    uint64_t function, const int64_t* extents, int32_t extent_count, const Options* options,
+    KernelInfo* kernel)
 {
     const int code = check_struct(kernel);
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_STRUCT);
+    if (code != EKC_VALUE(OK)) {
+        return make_status(code, EKC_VALUE(ARGUMENT_STRUCT));
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    const Status status = select_here(function, extents, extent_count, options, shape, found, device, facts);
-    if (status.code == EKC_{{ name }}_OK) {
-        fill_kernel(found.kernel, *shape, found.how, *kernel);
+    const Choice made = select_here(function, extents, extent_count, options);
+    if (made.status.code == EKC_VALUE(OK)) {
+        fill_kernel(made.found.kernel, *made.shape, made.found.how, *kernel);
     }
-    return status;
+    return made.status;
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_workspace_bytes(
-    uint64_t function, const int64_t* extents, int32_t extent_count, const ekc_{{ name }}_options* options,
+Status EKC_NAME(workspace_bytes)(
+    uint64_t function, const int64_t* extents, int32_t extent_count, const Options* options,
     size_t* bytes)
 {
     if (bytes == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_STRUCT);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_STRUCT));
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    const Status status = select_here(function, extents, extent_count, options, shape, found, device, facts);
-    if (status.code == EKC_{{ name }}_OK) {
-        *bytes = kernels[found.kernel].workspace_bytes;
+    const Choice made = select_here(function, extents, extent_count, options);
+    if (made.status.code == EKC_VALUE(OK)) {
+        *bytes = kernels[made.found.kernel].workspace_bytes;
     }
-    return status;
+    return made.status;
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_check_tensor(
+Status EKC_NAME(check_tensor)(
     uint64_t function, const int64_t* extents, int32_t extent_count, int32_t tensor, const int64_t* tensor_extents,
     int32_t rank, size_t bytes)
 {
     if (extents == nullptr) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(NULL_POINTER), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     if (tensor_extents == nullptr && rank != 0) {
-        return make_status(EKC_{{ name }}_NULL_POINTER, tensor);
+        return make_status(EKC_VALUE(NULL_POINTER), tensor);
     }
     const Shape* shape = find_shape(function, extents, extent_count);
     if (shape == nullptr) {
-        return make_status(EKC_{{ name }}_UNKNOWN_SHAPE, EKC_{{ name }}_ARGUMENT_EXTENTS);
+        return make_status(EKC_VALUE(UNKNOWN_SHAPE), EKC_VALUE(ARGUMENT_EXTENTS));
     }
     if (tensor < 0 || tensor >= functions[shape->function].tensors) {
-        return make_status(EKC_{{ name }}_WRONG_EXTENTS, tensor);
+        return make_status(EKC_VALUE(WRONG_EXTENTS), tensor);
     }
     const Tensor& own = tensors_of_shapes[shape->first_tensor + tensor];
     if (own.rank != rank || compare_extents(own.extents, tensor_extents, rank) != 0) {
-        return make_status(EKC_{{ name }}_WRONG_EXTENTS, tensor);
+        return make_status(EKC_VALUE(WRONG_EXTENTS), tensor);
     }
-    return bytes < own.bytes ? make_status(EKC_{{ name }}_BUFFER_TOO_SMALL, tensor) : success;
+    return bytes < own.bytes ? make_status(EKC_VALUE(BUFFER_TOO_SMALL), tensor) : success;
 }
 
-int32_t ekc_{{ name }}_kernel_count(void)
+int32_t EKC_NAME(kernel_count)(void)
 {
     return kernel_count;
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_kernel_at(int32_t index, ekc_{{ name }}_kernel* kernel)
+Status EKC_NAME(kernel_at)(int32_t index, KernelInfo* kernel)
 {
     const int code = check_struct(kernel);
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_STRUCT);
+    if (code != EKC_VALUE(OK)) {
+        return make_status(code, EKC_VALUE(ARGUMENT_STRUCT));
     }
     if (index < 0 || index >= kernel_count) {
-        return make_status(EKC_{{ name }}_UNKNOWN_SHAPE);
+        return make_status(EKC_VALUE(UNKNOWN_SHAPE));
     }
     fill_kernel(index, shapes[kernels[index].shape], 0, *kernel);
     return success;
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_preload(void)
+Status EKC_NAME(preload)(void)
 {
     int device = 0;
     DeviceFacts facts{};
     Status status = read_current_device(device, facts);
     for (const Shape& shape : shapes) {
-        status = status.code == EKC_{{ name }}_OK ? load_shape(shape, describe_device(facts)) : status;
+        status = status.code == EKC_VALUE(OK) ? load_shape(shape, describe_device(facts)) : status;
     }
     return status;
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_unload(void)
+Status EKC_NAME(unload)(void)
 {
     runtime::Error first = runtime::success;
     for (const Kernel& kernel : kernels) {
         const runtime::Error error = kernel.launcher->unload();
         first = first == runtime::success ? error : first;
     }
-    return first == runtime::success ? success : make_cuda_status(EKC_{{ name }}_CUDA_FAILED, first);
+    return first == runtime::success ? success : make_cuda_status(EKC_VALUE(CUDA_FAILED), first);
 }
 
-ekc_{{ name }}_status ekc_{{ name }}_launch(const ekc_{{ name }}_call* call)
+Status EKC_NAME(launch)(const Call* call)
 {
     const int code = check_struct(call);
-    if (code != EKC_{{ name }}_OK) {
-        return make_status(code, EKC_{{ name }}_ARGUMENT_STRUCT);
+    if (code != EKC_VALUE(OK)) {
+        return make_status(code, EKC_VALUE(ARGUMENT_STRUCT));
     }
     // Checks that need no GPU come first.
     Status status = check_tensors(*call);
-    if (status.code != EKC_{{ name }}_OK) {
+    if (status.code != EKC_VALUE(OK)) {
         return status;
     }
-    const Shape* shape = nullptr;
-    Selection found{};
-    int device = 0;
-    DeviceFacts facts{};
-    status = select_here(
-        call->function, call->extents, call->extent_count, call->options, shape, found, device, facts);
-    if (status.code != EKC_{{ name }}_OK) {
-        return status;
+    const Choice made = select_here(call->function, call->extents, call->extent_count, call->options);
+    if (made.status.code != EKC_VALUE(OK)) {
+        return made.status;
     }
-    const Kernel& kernel = kernels[found.kernel];
-    status = check_workspace(*call, *shape, kernel);
-#ifndef EKC_{{ name }}_NO_POINTER_CHECKS
-    for (int i = 0; i < call->tensor_count && status.code == EKC_{{ name }}_OK; ++i) {
-        status = check_device(call->tensors[i], device, facts, i);
+    const Kernel& kernel = kernels[made.found.kernel];
+    status = check_workspace(*call, *made.shape, kernel);
+#ifndef EKC_NO_POINTER_CHECKS
+    for (int i = 0; i < call->tensor_count && status.code == EKC_VALUE(OK); ++i) {
+        status = check_device(call->tensors[i], made.device, made.facts, i);
     }
-    if (kernel.workspace_bytes > 0 && status.code == EKC_{{ name }}_OK) {
-        status = check_device(call->workspace, device, facts, EKC_{{ name }}_ARGUMENT_WORKSPACE);
+    if (kernel.workspace_bytes > 0 && status.code == EKC_VALUE(OK)) {
+        status = check_device(call->workspace, made.device, made.facts, EKC_VALUE(ARGUMENT_WORKSPACE));
     }
 #endif
-    if (status.code != EKC_{{ name }}_OK) {
+    if (status.code != EKC_VALUE(OK)) {
         return status;
     }
     const runtime::Error error = kernel.launcher->launch(call->tensors, call->workspace, call->stream);
     if (error == runtime::no_kernel_image) {
-        return make_cuda_status(EKC_{{ name }}_WRONG_CAPABILITY, error);
+        return make_cuda_status(EKC_VALUE(WRONG_CAPABILITY), error);
     }
-    return error == runtime::success ? success : make_cuda_status(EKC_{{ name }}_LAUNCH_FAILED, error);
+    return error == runtime::success ? success : make_cuda_status(EKC_VALUE(LAUNCH_FAILED), error);
 }
 
 } // extern "C"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: 0BSD
-// The GPU of the check program of ekc_{{ name }}: driver and NVML, opened at run time, memory, time and energy.
-#ifndef EKC_{{ name }}_CHECK_GPU_H
-#define EKC_{{ name }}_CHECK_GPU_H
+// The GPU of the check program of a library: driver and NVML, opened at run time, memory, time and energy.
+#ifndef EKC_CHECK_GPU_H
+#define EKC_CHECK_GPU_H
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 #include <dlfcn.h>
 
-namespace ekc::{{ name }}::check {
+namespace ekc::check {
 
 /// A call of the driver that failed.
 struct CudaError {
@@ -357,6 +357,6 @@ inline double measure_energy(
     return joules;
 }
 
-} // namespace ekc::{{ name }}::check
+} // namespace ekc::check
 
 #endif

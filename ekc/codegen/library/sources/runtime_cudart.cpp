@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: 0BSD
-// What ekc_{{ name }} asks of the CUDA runtime. Written by ekc {{ ekc_version }}.
-#include "{{ name }}_runtime.h"
+// What a library asks of the CUDA runtime.
+#include "runtime.h"
 
 #include <cstring>
 
 #include <cuda_runtime_api.h>
 
-namespace ekc::{{ name }}::runtime {
+namespace ekc::EKC_LIBRARY::runtime {
 
 static_assert(cudaErrorInsufficientDriver == no_driver, "cudaError_t has other values");
 static_assert(cudaErrorNoDevice == no_device, "cudaError_t has other values");
@@ -46,4 +46,4 @@ Error read_pointer(const void* pointer, Pointer& found)
     return error;
 }
 
-} // namespace ekc::{{ name }}::runtime
+} // namespace ekc::EKC_LIBRARY::runtime

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: 0BSD
-// Random inputs and comparison of results, for the check program of ekc_{{ name }}.
-#ifndef EKC_{{ name }}_CHECK_VALUES_H
-#define EKC_{{ name }}_CHECK_VALUES_H
+// Random inputs and comparison of results, for the check program of a library.
+#ifndef EKC_CHECK_VALUES_H
+#define EKC_CHECK_VALUES_H
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "{{ name }}_naive.h"
+#include "naive.h"
 
-namespace ekc::{{ name }}::check {
+namespace ekc::check {
 
 using Bytes = std::vector<unsigned char>;
 
@@ -210,6 +210,6 @@ inline Comparison compare(
     return result;
 }
 
-} // namespace ekc::{{ name }}::check
+} // namespace ekc::check
 
 #endif
