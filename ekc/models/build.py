@@ -13,7 +13,8 @@ from ekc.file_limits import UNPACKED_BYTES, UnpackBudget
 from ekc.models.attention import lower_attention, split_turned_operands
 from ekc.models.constants import fold_constants
 from ekc.models.coverage import compute_coverage, merge_uncovered
-from ekc.models.evaluate import Array, evaluate_node, read_values, start_evaluation
+from ekc.models.evaluate import evaluate_node, read_values, start_evaluation
+from ekc.models.functions import Array
 from ekc.models.fuse import fuse_graph
 from ekc.models.graph import Graph
 from ekc.models.model import FusedGraph, LayerCall, LayerInput, LayerUse, Model, ModelLayer, UncoveredNode

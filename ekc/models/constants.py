@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.file_limits import UnpackBudget
-from ekc.models.evaluate import Array, evaluate_node
+from ekc.models.evaluate import evaluate_node
+from ekc.models.functions import Array
 from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
 from ekc.models.graph_edit import GraphEdit
 

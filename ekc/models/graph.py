@@ -18,7 +18,7 @@ end. Attributes per dimension are tuples of one entry for each spatial dimension
 | group_norm | x [n, c, ...], [weight], [bias] | groups, eps |
 | reduce | x | combine: sum, mean, max, min or prod; axes; keepdims |
 | max_pool, avg_pool | x [n, c, ...] | kernel, stride, padding, dilation; avg_pool: counts_padding |
-| elementwise | one to three | function: a key of `FUNCTIONS`; its parameters, such as minimum of clamp |
+| elementwise | one to three | function: a key of `functions.FUNCTIONS`; its parameters, as minimum of clamp |
 | cast | x | none; the type is that of the output |
 | reshape | x | none; the shape is that of the output |
 | permute | x | order |
@@ -66,22 +66,6 @@ KINDS = (
     | {"reduce", "max_pool", "avg_pool", "elementwise", "cast", "concat", "gather", "pad", "resize", "copy"}
     | {"opaque"}
 )
-FUNCTIONS: Mapping[str, int] = {
-    **dict.fromkeys(("relu", "silu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "rsqrt", "neg"), 1),
-    **dict.fromkeys(("gelu", "gelu_tanh", "hardswish", "hardsigmoid", "reciprocal", "square"), 1),
-    **dict.fromkeys(
-        ("abs", "sin", "cos", "floor", "ceil", "round", "sign", "logical_not", "clamp", "leaky_relu", "elu"),
-        1,
-    ),
-    "causal_mask": 1,
-    **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum", "power", "remainder"), 2),
-    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2),
-    **dict.fromkeys(("logical_and", "logical_or"), 2),
-    "where": 3,
-}
-"""Function of an elementwise node -> number of inputs. `clamp` has the attributes minimum and maximum (None:
-no bound), `leaky_relu` slope, `elu` alpha. `causal_mask` gives minus infinity where the index of the last
-dimension is greater than that of the one before it plus `offset`; fusion makes it from causal attention."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,19 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ekc.models.functions import FUNCTIONS
 from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 from ekc.models.onnx_reader.state import shorten_decimal
 
-SAME_FUNCTIONS = {
-    **{"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Exp": "exp", "Log": "log"},
-    **{"Sqrt": "sqrt", "Neg": "neg", "HardSwish": "hardswish", "Reciprocal": "reciprocal", "Abs": "abs"},
-    **{"Sin": "sin", "Cos": "cos", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign"},
-    **{"Not": "logical_not", "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "logical_and"},
-    **{"Or": "logical_or", "Xor": "not_equal", "Equal": "equal", "Less": "less", "Where": "where"},
-    **{"LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal"},
-}
-"""Operators that are a function of `ekc.models.graph.FUNCTIONS`, with the same inputs."""
+SAME_FUNCTIONS = {function.onnx: function.name for function in FUNCTIONS.values() if function.onnx}
+"""Operators that are a function with the same inputs."""
 
 
 def read_same_function(op: Operation) -> None:
