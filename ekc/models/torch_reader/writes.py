@@ -12,7 +12,7 @@ from typing import Any
 from ekc.models.torch_reader import contractions, elementwise, reductions
 from ekc.models.torch_reader.names import packet_of
 
-MAY_SHARE = frozenset({"einsum", "to", "_to_copy", "type_as", "fill", *elementwise.DROPOUT})
+MAY_SHARE = frozenset({"to", "_to_copy", "type_as", "fill", *elementwise.DROPOUT})
 NEW_TENSORS = frozenset({*contractions.HANDLERS, *elementwise.HANDLERS, *reductions.HANDLERS} - MAY_SHARE)
 """Operators whose result is in memory of its own. What the schemas say is not enough: in inference `dropout`
 gives its input."""
