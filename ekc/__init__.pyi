@@ -1,11 +1,10 @@
 """The public names of ekc and where each is; `ekc/lazy_names.py` reads this list."""
 
-# Reached without being public names.
-from ekc import errors, ir, search  # noqa: F401
 from ekc import codegen as codegen
 from ekc import course as course
 from ekc import devices as devices
 from ekc import emulator as emulator
+from ekc import errors, ir, search  # noqa: F401 (reached; no public names)
 from ekc import governor as governor
 from ekc import models as models
 from ekc import runtime as runtime

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS, Array
-from ekc.models.graph import Graph, Node
-from ekc.models.graph_edit import GraphEdit
+from ekc.models.graph import Graph, GraphEdit, Node
 from ekc.models.layer_plan import GraphIndex
 from ekc.models.norm_patterns import NORM_KINDS, find_norm, find_softmax, read_before_casts
 

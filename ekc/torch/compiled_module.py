@@ -16,9 +16,8 @@ from ekc.models.graph import Value
 from ekc.models.model import FusedGraph, LayerCall, Model
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.tables import count_nouns
-from ekc.torch.call_structure import CallStructure
 from ekc.torch.graph_module import build_graph_module
-from ekc.torch.module_graph import list_versions
+from ekc.torch.module_graph import CallStructure, list_versions
 from ekc.torch.node_functions import find_torch_dtype
 from ekc.torch.replacement import ReplacementReport
 

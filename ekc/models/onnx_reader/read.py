@@ -11,12 +11,12 @@ from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, parse_value_dtype
 from ekc.models.model import Model
+from ekc.models.norm_patterns import join_group_norms
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
 from ekc.models.onnx_reader.input_shapes import find_input_shapes, find_input_values
 from ekc.models.onnx_reader.read_nodes import read_nodes
 from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
-from ekc.models.onnx_reader.written_norms import join_group_norms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
