@@ -77,7 +77,7 @@ def _shorten(e: ex.Expr) -> ex.Expr:
 
 
 def _has_form(form: ex.Expr, e: ex.Expr, found: list[ex.Expr]) -> bool:
-    """Whether an expression has a form; `found` gets what stands for its variable."""
+    """Whether an expression has a form; `found` gets what is in place of its variable."""
     if form == _ARGUMENT:
         found.append(e)
         return e == found[0]

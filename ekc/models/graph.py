@@ -212,6 +212,16 @@ class GraphBuilder:
         )
 
 
+def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[tuple[Node, ...], set[str]]:
+    """The nodes that compute the outputs, in order, and the names of the values that they read or make."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept)), needed
+
+
 @dataclass
 class GraphEdit:
     """A graph while it is rewritten: the nodes written so far, and the values that stand for others."""
@@ -274,17 +284,13 @@ class GraphEdit:
     def finish(self) -> Graph:
         """The graph of the nodes that were written, those without a use left out."""
         outputs = tuple(self.find_replacement(name) for name in self.graph.outputs)
-        needed, kept = set(outputs), []
-        for node in reversed(self.nodes):
-            if node.output in needed:
-                inputs = tuple(self.find_replacement(name) for name in node.inputs)
-                needed.update(inputs)
-                kept.append(replace(node, inputs=inputs))
+        renamed = [replace(n, inputs=tuple(map(self.find_replacement, n.inputs))) for n in self.nodes]
+        nodes, needed = list_needed(renamed, outputs)
         needed.update(self.graph.inputs)
         return replace(
             self.graph,
             values={name: value for name, value in self.values.items() if name in needed},
-            nodes=tuple(reversed(kept)),
+            nodes=nodes,
             outputs=outputs,
             notes=(*self.graph.notes, *self.notes),
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
-from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder
+from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed
 from ekc.models.model import Model
 from ekc.models.torch_reader import contractions, elementwise, reductions
 from ekc.models.torch_reader.program import (
@@ -71,12 +71,8 @@ def read_exported(
 def build_graph(reading: Reading, outputs: Sequence[str], notes: Sequence[str]) -> Graph:
     """The graph of what the outputs need, with the elements of its constants."""
     builder = reading.builder
-    needed, nodes = set(outputs), []
-    for node in reversed(builder.nodes):
-        if node.output in needed:
-            needed.update(node.inputs)
-            nodes.append(node)
-    final = GraphBuilder(builder.name, inputs=builder.inputs, nodes=nodes[::-1], notes=list(notes))
+    nodes, needed = list_needed(builder.nodes, outputs)
+    final = GraphBuilder(builder.name, inputs=builder.inputs, nodes=list(nodes), notes=list(notes))
     for name, value in builder.values.items():
         if name not in needed and name not in builder.inputs:
             continue
