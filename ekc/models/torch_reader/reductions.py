@@ -117,7 +117,7 @@ def read_extreme(combine: str, function: str) -> Handler:
 
 
 def read_variance(call: OperatorCall) -> Outputs:
-    """`var`, `std` and `var_mean`: the mean of squared differences."""
+    """`var` and `var_mean`: the mean of squared differences."""
     x = call["self"]
     axes = call.axes(call.get("dim"), x)
     correction = call.get("correction", float(call.get("unbiased", True)))
@@ -130,8 +130,6 @@ def read_variance(call: OperatorCall) -> Outputs:
     made = call.reduce("mean", squares, axes, keepdim)
     if correction:
         made = call.apply("mul", made, count / (count - correction))
-    if ".std" in call.target:
-        made = call.apply("sqrt", made)
     if not isinstance(call.result, tuple | list):
         return made
     return (made, call.reshape(mean, tuple(call.result[1].shape)))
@@ -233,7 +231,7 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("layer_norm", "native_layer_norm"), read_layer_norm),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
     **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
-    **dict.fromkeys(("var", "std", "var_mean"), read_variance),
+    **dict.fromkeys(("var", "var_mean"), read_variance),
     **{name: read_reduction(name) for name in ("sum", "mean", "prod")},
     "instance_norm": read_instance_norm,
     "amax": read_reduction("max"),
