@@ -9,7 +9,7 @@ from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES
 from ekc.models.graph import describe_internal_error
-from ekc.models.onnx_reader import contrib, elementwise, import_onnx, norms, pools, products, views
+from ekc.models.onnx_reader import contrib, elementwise, import_onnx, products, reductions, views
 from ekc.models.onnx_reader.infer import (
     BRANCHES,
     FOLDED_ELEMENTS,
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 HANDLERS: Mapping[str, Callable[[Operation], Any]] = {
     **elementwise.HANDLERS,
     **products.HANDLERS,
-    **norms.HANDLERS,
     **views.HANDLERS,
-    **pools.HANDLERS,
+    **reductions.HANDLERS,
 }
 """Readers of operators of the standard domain."""
 
