@@ -1,5 +1,5 @@
-"""A module whose covered layers are kernels: for inference, at the shapes of its example inputs; and the report
-of what was replaced."""
+"""A module whose covered layers are kernels: for inference, at the shapes of its example inputs; and the
+report of what was replaced."""
 
 from __future__ import annotations
 
