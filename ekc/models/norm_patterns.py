@@ -40,7 +40,7 @@ def find_norm(node: Node, index: GraphIndex) -> Node | None:
             continue
         if spread.axes != tuple(range(rank - dimensions, rank)):
             continue
-        source = _find_centred(deviation, spread.axes, index)
+        source = _find_shifted(deviation, "mean", spread.axes, index)
         kind, x = ("rms_norm", deviation) if source is None else ("layer_norm", source)
         x = _skip_casts(x, index)
         weight, last = _find_affine(node, "mul", dimensions, index)
@@ -70,19 +70,9 @@ def find_softmax(node: Node, index: GraphIndex) -> Node | None:
             continue
         if _skip_casts(s.inputs[0], index) != e.output:
             continue
-        x = _find_minus_top(e.inputs[0], axes, index)
+        x = _find_shifted(e.inputs[0], "max", axes, index) or e.inputs[0]
         return Node("softmax", node.name, (_skip_casts(x, index),), node.output, {"axis": axes[0]})
     return None
-
-
-def _find_minus_top(name: str, axes: tuple[int, ...], index: GraphIndex) -> str:
-    """x of x - max(x) along the axes; else the value itself."""
-    minus = _find_producer(name, "sub", index)
-    top = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
-    if minus is None or top is None or top.kind != "reduce" or top.attributes["combine"] != "max":
-        return name
-    is_same = _skip_casts(top.inputs[0], index) == _skip_casts(minus.inputs[0], index)
-    return minus.inputs[0] if is_same and tuple(top.attributes["axes"]) == axes else name
 
 
 def _list_fractions(node: Node, index: GraphIndex) -> Iterator[tuple[str, str]]:
@@ -149,14 +139,14 @@ def _find_squared(name: str, index: GraphIndex) -> str | None:
     return None
 
 
-def _find_centred(name: str, axes: tuple[int, ...], index: GraphIndex) -> str | None:
-    """x of x - mean(x) along the axes."""
+def _find_shifted(name: str, combine: str, axes: tuple[int, ...], index: GraphIndex) -> str | None:
+    """x of x - mean(x), or of x - max(x), along the axes."""
     minus = _find_producer(name, "sub", index)
-    mean = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
-    if minus is None or mean is None or mean.kind != "reduce" or mean.attributes["combine"] != "mean":
+    other = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
+    if minus is None or other is None or other.kind != "reduce" or other.attributes["combine"] != combine:
         return None
-    is_same = _skip_casts(mean.inputs[0], index) == _skip_casts(minus.inputs[0], index)
-    return minus.inputs[0] if is_same and tuple(sorted(mean.attributes["axes"])) == axes else None
+    is_same = _skip_casts(other.inputs[0], index) == _skip_casts(minus.inputs[0], index)
+    return minus.inputs[0] if is_same and tuple(sorted(other.attributes["axes"])) == axes else None
 
 
 def _find_affine(node: Node, function: str, dimensions: int, index: GraphIndex) -> tuple[str | None, Node]:
@@ -232,12 +222,12 @@ def _find_group_norm(node: Node, index: GraphIndex) -> _GroupNorm | None:
         return None
     for scaled, bias in (node.inputs, node.inputs[::-1]):
         product = _find_maker(scaled, "mul", index)
-        if product is None or not _is_private(scaled, index):
+        if product is None or index.find_only_user(scaled) is None:
             continue
         for normed, weight in (product.inputs, product.inputs[::-1]):
             reshape = _find_maker(normed, "reshape", index)
             found = _find_grouped(reshape, index) if reshape is not None else None
-            if found is None or not _is_private(normed, index):
+            if found is None or index.find_only_user(normed) is None:
                 continue
             if all(_is_per_channel(index, name, normed) for name in (weight, bias)):
                 return replace(found, weights=(weight, bias))
@@ -282,8 +272,3 @@ def _find_maker(name: str, what: str, index: GraphIndex) -> Node | None:
     if node is None or what not in (node.kind, node.attributes.get("function")):
         return None
     return node
-
-
-def _is_private(name: str, index: GraphIndex) -> bool:
-    """Whether one node reads a value, which is no output of the graph."""
-    return index.find_only_user(name) is not None
