@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from typing import Any
 
 import ml_dtypes
@@ -216,24 +217,14 @@ def read_lerp(call: OperatorCall) -> ValueName:
     return call.apply("add", call["self"], call.apply("mul", difference, call["weight"]))
 
 
-def read_exponential(factor: float, shift: float) -> Handler:
-    """exp(factor * x) + shift: `exp2`, `expm1`."""
+def read_steps(*steps: tuple[Any, ...]) -> Handler:
+    """Reader of an operator of one tensor that is functions after each other, each with its numbers."""
 
     def read(call: OperatorCall) -> ValueName:
-        x = call["self"] if factor == 1 else call.apply("mul", call["self"], factor)
-        made = call.apply("exp", x)
-        return made if shift == 0 else call.apply("add", made, shift)
-
-    return read
-
-
-def read_logarithm(factor: float, shift: float) -> Handler:
-    """factor * log(x + shift): `log2`, `log10`, `log1p`."""
-
-    def read(call: OperatorCall) -> ValueName:
-        x = call["self"] if shift == 0 else call.apply("add", call["self"], shift)
-        made = call.apply("log", x)
-        return made if factor == 1 else call.apply("mul", made, factor)
+        value: ValueName = call["self"]
+        for function, *numbers in steps:
+            value = call.apply(function, value, *numbers)
+        return value
 
     return read
 
@@ -309,11 +300,11 @@ HANDLERS: Mapping[str, Handler] = {
     "where": read_where,
     "masked_fill": read_masked_fill,
     "lerp": read_lerp,
-    "exp2": read_exponential(float(np.log(2.0)), 0.0),
-    "expm1": read_exponential(1.0, -1.0),
-    "log2": read_logarithm(float(1 / np.log(2.0)), 0.0),
-    "log10": read_logarithm(float(1 / np.log(10.0)), 0.0),
-    "log1p": read_logarithm(1.0, 1.0),
+    "exp2": read_steps(("mul", log(2)), ("exp",)),
+    "expm1": read_steps(("exp",), ("add", -1.0)),
+    "log2": read_steps(("log",), ("mul", 1 / log(2))),
+    "log10": read_steps(("log",), ("mul", 1 / log(10))),
+    "log1p": read_steps(("add", 1.0), ("log",)),
     **dict.fromkeys(DROPOUT, read_dropout),
     **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
     **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),
