@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import ekc
 
@@ -39,11 +42,14 @@ def test_import_loads_nothing_heavy() -> None:
     assert not HEAVY & set(loaded)
 
 
-def test_public_names_exist() -> None:
-    assert sorted(ekc.__all__) == ekc.__all__
-    for name in ekc.__all__:
-        assert getattr(ekc, name) is not None
-    assert dir(ekc) == ekc.__all__
+@pytest.mark.parametrize("package", [ekc, ekc.models, ekc.governor], ids=lambda package: package.__name__)
+def test_public_names_exist(package: ModuleType) -> None:
+    assert sorted(package.__all__) == package.__all__
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert dir(package) == package.__all__
+    with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'matmull'"):
+        _ = package.matmull
 
 
 def test_version_is_in_one_place() -> None:

@@ -135,8 +135,6 @@ EPILOGUE_FUNCTIONS: dict[str, Callable[..., ex.Expr | ex.Condition]] = {
     )
 }
 """The functions that a text may call."""
-_ARGUMENT_COUNTS = {"maximum": 2, "minimum": 2, "equal": 2, "less": 2, "where": 3}
-"""Number of arguments of functions that take more than one."""
 _MAX_TEXT_CHARS = 20_000
 """Characters of a text that is read."""
 _MAX_MESSAGE_CHARS = 60
@@ -180,7 +178,7 @@ def parse_epilogue(text: str, inputs: Mapping[str, object]) -> Callable[..., ex.
     own = [name for name in dict.fromkeys(_list_element_names(tree)) if name not in inputs]
     if own and own[0] in EPILOGUE_FUNCTIONS:
         # Else "relu" alone would be a name for the result, and leave it as it is.
-        given = {2: "c, 0", 3: "less(c, 0), 0, c"}.get(_ARGUMENT_COUNTS.get(own[0], 1), "c")
+        given = {2: "c, 0", 3: "less(c, 0), 0, c"}.get(_count_arguments(own[0]), "c")
         raise InvalidInput(f"epilogue: {own[0]} is a function; write {own[0]}({given}), c being the result")
     if len(own) != 1:
         found = f"it names {' and '.join(own)}" if own else "it names none"
@@ -283,12 +281,18 @@ def _quote_text(text: str) -> str:
     return repr(text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}...")
 
 
+def _count_arguments(name: str) -> int:
+    """How many values a function takes."""
+    parameters = inspect.signature(EPILOGUE_FUNCTIONS[name]).parameters.values()
+    return sum(p.default is p.empty for p in parameters)
+
+
 def _call_function(name: str, values: list[ex.Operand | ex.Condition]) -> ex.Expr | ex.Condition:
     if name not in EPILOGUE_FUNCTIONS:
         near = difflib.get_close_matches(name, EPILOGUE_FUNCTIONS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(EPILOGUE_FUNCTIONS))}"
         raise InvalidInput(f"epilogue: there is no function {name!r}; {hint}")
-    takes = _ARGUMENT_COUNTS.get(name, 1)
+    takes = _count_arguments(name)
     if len(values) != takes:
         raise InvalidInput(f"epilogue: {name} takes {takes} value{'s' * (takes > 1)}, got {len(values)}")
     return EPILOGUE_FUNCTIONS[name](*values)

@@ -10,15 +10,24 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_BYTES, UnpackBudget
-from ekc.models.attention import lower_attention, split_turned_operands
 from ekc.models.constants import fold_constants
-from ekc.models.coverage import compute_coverage, merge_uncovered
-from ekc.models.evaluate import Array, evaluate_node, read_values, start_evaluation
+from ekc.models.evaluate import evaluate_node, read_values, start_evaluation
+from ekc.models.functions import Array
 from ekc.models.fuse import fuse_graph
 from ekc.models.graph import Graph
-from ekc.models.model import FusedGraph, LayerCall, LayerInput, LayerUse, Model, ModelLayer, UncoveredNode
+from ekc.models.model import (
+    FusedGraph,
+    LayerCall,
+    LayerInput,
+    LayerUse,
+    Model,
+    ModelLayer,
+    UncoveredNode,
+    compute_coverage,
+    merge_uncovered,
+)
 from ekc.models.patterns import recognise_patterns
-from ekc.models.score_patterns import simplify_scores
+from ekc.models.score_patterns import lower_attention, simplify_scores, split_turned_operands
 
 GROWTH = 16
 """Constants may be folded into this many times the bytes that the file of a model holds: int8 to float32 in a

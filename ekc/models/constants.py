@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from ekc.file_limits import UnpackBudget
-from ekc.models.evaluate import Array, evaluate_node
-from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
-from ekc.models.graph_edit import GraphEdit
+from ekc.models.evaluate import evaluate_node
+from ekc.models.functions import Array
+from ekc.models.graph import VIEW_KINDS, Graph, GraphEdit, Node, Value
 
 
 def fold_constants(graph: Graph, budget: UnpackBudget | None = None) -> Graph:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.models.expressions import COMMUTATIVE_FUNCTIONS, SUPPORTED_FUNCTIONS, write_function
+from ekc.models.functions import FUNCTIONS
 from ekc.models.graph import Node, Value
 from ekc.models.views import Index, broadcast_index, map_index
 
@@ -26,7 +26,7 @@ READABLE_NAMES = FLOAT_NAMES | {"int8", "int32"}
 
 def find_reason_against(node: Node, values: Mapping[str, Value]) -> str | None:
     """Why a pointwise node is no expression of ekc; None where it is one."""
-    if node.kind == "elementwise" and node.attributes["function"] not in SUPPORTED_FUNCTIONS:
+    if node.kind == "elementwise" and FUNCTIONS[node.attributes["function"]].expression is None:
         return f"ekc has no function {node.attributes['function']}"
     output = values[node.output].dtype.name
     if output not in FLOAT_NAMES | {"bool"}:
@@ -98,14 +98,13 @@ class ElementWriter:
         raise InvalidInput(f"{node.name}: {node.target} is not pointwise")
 
     def _write_function(self, node: Node, index: Index) -> ex.Operand:
-        names = node.inputs
-        if node.attributes["function"] in COMMUTATIVE_FUNCTIONS and not self._are_in_order(*names):
+        names, function = node.inputs, FUNCTIONS[node.attributes["function"]]
+        if function.is_commutative and not self._are_in_order(*names):
             names = names[::-1]
         operands = [self.write(n, broadcast_index(index, self.values[n].shape)) for n in names]
-        if node.attributes["function"] != "causal_mask":
-            return write_function(node, operands)
-        row, column = index[-2:]
-        return ex.where(ex.less(row + node.attributes["offset"], column), -inf, operands[0])
+        if function.name == "causal_mask":
+            operands += index[-2:]
+        return function.write(operands, node.attributes)
 
     def _are_in_order(self, a: str, b: str) -> bool:
         """Whether two operands that may be exchanged are in the order of an epilogue."""

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
+from ekc.models.functions import ACTIVATIONS, FUNCTIONS
 
 _SUFFIX = "_epilogue"
+_ARGUMENT = ex.Var("x")
+_ACTIVATION_FORMS = {name: ex.as_expr(FUNCTIONS[name].write([_ARGUMENT], {})) for name in ACTIVATIONS}
 
 
 def format_kind(op: Operator) -> str:
@@ -60,8 +63,10 @@ def _format_expr(e: ex.Expr) -> str:
 
 def _shorten(e: ex.Expr) -> ex.Expr:
     """The expression with calls for activations, which expressions have no nodes for."""
-    for name, argument in _find_activations(e):
-        return ex.Call(name, _shorten(argument))
+    for name, form in _ACTIVATION_FORMS.items():
+        found: list[ex.Expr] = []
+        if _has_form(form, e, found):
+            return ex.Call(name, _shorten(found[0]))
     if isinstance(e, ex.Binary):
         return ex.Binary(e.op, _shorten(e.a), _shorten(e.b))
     if isinstance(e, ex.Call):
@@ -71,31 +76,15 @@ def _shorten(e: ex.Expr) -> ex.Expr:
     return e
 
 
-def _find_activations(e: ex.Expr) -> list[tuple[str, ex.Expr]]:
-    """The activation that an expression is, and its argument."""
-    if not isinstance(e, ex.Binary):
-        return []
-    if e.op == "max" and e.b == ex.Const(0):
-        return [("relu", e.a)]
-    if e.op == "/" and e == ex.silu(e.a):
-        return [("silu", e.a)]
-    inner = e.a.b if isinstance(e.a, ex.Binary) else None
-    if e.op == "*" and inner is not None:
-        for form in ("none", "tanh"):
-            if e == ex.gelu(inner, form):
-                return [("gelu" if form == "none" else "gelu_tanh", inner)]
-    if e.op == "*" and e == e.a * ex.minimum(ex.maximum(e.a / 6 + 0.5, 0), 1):
-        return [("hardswish", e.a)]
-    if e.op == "/" and e.a == ex.Const(1):
-        argument = _find_exponent(e.b)
-        if argument is not None and e == ex.sigmoid(argument):
-            return [("sigmoid", argument)]
-    return []
-
-
-def _find_exponent(e: ex.Expr) -> ex.Expr | None:
-    """x of 1 + exp(0 - x)."""
-    match e:
-        case ex.Binary(op="+", b=ex.Call(function="exp", argument=ex.Binary(op="-", b=x))):
-            return x
-    return None
+def _has_form(form: ex.Expr, e: ex.Expr, found: list[ex.Expr]) -> bool:
+    """Whether an expression has a form; `found` gets what is in place of its variable."""
+    if form == _ARGUMENT:
+        found.append(e)
+        return e == found[0]
+    if not isinstance(form, ex.Binary | ex.Call | ex.Where):
+        return form == e
+    return (
+        isinstance(e, type(form))
+        and ex.name_operation(form) == ex.name_operation(e)
+        and all(_has_form(a, b, found) for a, b in zip(ex.children(form), ex.children(e), strict=True))
+    )

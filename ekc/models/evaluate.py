@@ -13,10 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ekc.errors import InvalidInput
-from ekc.ir.functions import NUMPY_FUNCTIONS
+from ekc.models.functions import FUNCTIONS, Array
 from ekc.models.graph import Graph, Node, Value
-
-Array = np.ndarray[Any, Any]
 
 
 def evaluate(graph: Graph, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -81,111 +79,16 @@ def _widen(arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _sigmoid(a: Array) -> Any:
-    return 1 / (1 + np.exp(-a))
-
-
-def _gelu(a: Array) -> Any:
-    return 0.5 * a * (1 + NUMPY_FUNCTIONS["erf"](a * math.sqrt(0.5)))
-
-
-def _gelu_tanh(a: Array) -> Any:
-    return 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a * a * a)))
-
-
-def _hardsigmoid(a: Array) -> Any:
-    return np.clip(a / 6 + 0.5, 0, 1)
-
-
-_UNARY_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "relu": lambda a: np.maximum(a, 0),
-    "silu": lambda a: a * _sigmoid(a),
-    "sigmoid": _sigmoid,
-    "tanh": np.tanh,
-    "erf": NUMPY_FUNCTIONS["erf"],
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda a: 1 / np.sqrt(a),
-    "neg": np.negative,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "hardswish": lambda a: a * _hardsigmoid(a),
-    "hardsigmoid": _hardsigmoid,
-    "reciprocal": lambda a: 1 / a,
-    "square": np.square,
-    "abs": np.abs,
-    "sin": np.sin,
-    "cos": np.cos,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "sign": np.sign,
-    "logical_not": np.logical_not,
-}
-_BINARY_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "power": np.power,
-    "remainder": np.remainder,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-}
-
-
 def _evaluate_elementwise(node: Node, arrays: list[Array], output: Value) -> Any:
     if node.attributes["function"] == "div" and output.dtype.kind in "iu":
         return _divide_integers(*arrays)
-    return apply_function(node, arrays)
+    return FUNCTIONS[node.attributes["function"]].evaluate(arrays, node.attributes)
 
 
 def _divide_integers(a: Array, b: Array) -> Any:
     """The quotient rounded towards zero, exact for integers beyond the precision of a float."""
     down = np.floor_divide(a, b)
     return down + ((down < 0) & (down * b != a))
-
-
-def apply_function(node: Node, arrays: Sequence[Array]) -> Any:
-    """The function of an elementwise node, in the types of its operands."""
-    function, options = node.attributes["function"], node.attributes
-    if function in _UNARY_FUNCTIONS:
-        return np.asarray(_UNARY_FUNCTIONS[function](arrays[0]))
-    if function in _BINARY_FUNCTIONS:
-        a, b = arrays
-        return np.asarray(_BINARY_FUNCTIONS[function](a, b))
-    x = arrays[0]
-    match function:
-        case "where":
-            return np.where(x, arrays[1], arrays[2])
-        case "clamp":
-            low, high = (_fit(options.get(end), x.dtype) for end in ("minimum", "maximum"))
-            return np.clip(x, low, high)
-        case "leaky_relu":
-            return np.where(x < 0, x * options["slope"], x)
-        case "elu":
-            return np.where(x < 0, options.get("alpha", 1.0) * np.expm1(x), x)
-        case "causal_mask":
-            rows, columns = np.indices(x.shape[-2:], sparse=True)
-            return np.where(columns > rows + options["offset"], -np.inf, x)
-    raise InvalidInput(f"{node.name}: no function {function!r}")
-
-
-def _fit(bound: float | None, dtype: np.dtype[Any]) -> float | None:
-    """A bound of `clamp`: for integers a whole number within the range of their type."""
-    if bound is None or dtype.kind not in "iu":
-        return bound
-    limits = np.iinfo(dtype)
-    return int(min(max(bound, limits.min), limits.max))
 
 
 def slide_windows(

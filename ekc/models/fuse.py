@@ -6,14 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ekc.errors import InvalidInput
-from ekc.models.coverage import count_call_bytes, count_node_bytes, count_node_flops
 from ekc.models.elements import FLOAT_NAMES, MOVE_KINDS, POINTWISE_KINDS, describe_type, find_reason_against
 from ekc.models.epilogues import append_nodes
-from ekc.models.graph import VIEW_KINDS, Graph, Node, Value
+from ekc.models.graph import VIEW_KINDS, Graph, Node, Value, describe_internal_error
 from ekc.models.grouping import Grouping, LayerGroup
 from ekc.models.layer_plan import GraphIndex, make_input
-from ekc.models.model import FusedGraph, LayerCall, UncoveredNode
-from ekc.models.opaque import describe_internal_error
+from ekc.models.model import (
+    FusedGraph,
+    LayerCall,
+    UncoveredNode,
+    count_call_bytes,
+    count_node_bytes,
+    count_node_flops,
+)
 from ekc.models.regions import build_region
 
 _MAX_READS, _MAX_SHARED_READS = 24, 4

@@ -18,7 +18,7 @@ end. Attributes per dimension are tuples of one entry for each spatial dimension
 | group_norm | x [n, c, ...], [weight], [bias] | groups, eps |
 | reduce | x | combine: sum, mean, max, min or prod; axes; keepdims |
 | max_pool, avg_pool | x [n, c, ...] | kernel, stride, padding, dilation; avg_pool: counts_padding |
-| elementwise | one to three | function: a key of `FUNCTIONS`; its parameters, such as minimum of clamp |
+| elementwise | one to three | function: a key of `functions.FUNCTIONS`; its parameters, as minimum of clamp |
 | cast | x | none; the type is that of the output |
 | reshape | x | none; the shape is that of the output |
 | permute | x | order |
@@ -43,16 +43,18 @@ results, None for a single one. The nodes of one call have the same `call`. Opaq
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
-from ekc.models.opaque import INTERNAL_ERROR
 
 READ_DTYPES = ("float16", "bfloat16", "float32")
 """Types that the floating tensors of a model can be read as."""
@@ -66,22 +68,6 @@ KINDS = (
     | {"reduce", "max_pool", "avg_pool", "elementwise", "cast", "concat", "gather", "pad", "resize", "copy"}
     | {"opaque"}
 )
-FUNCTIONS: Mapping[str, int] = {
-    **dict.fromkeys(("relu", "silu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "rsqrt", "neg"), 1),
-    **dict.fromkeys(("gelu", "gelu_tanh", "hardswish", "hardsigmoid", "reciprocal", "square"), 1),
-    **dict.fromkeys(
-        ("abs", "sin", "cos", "floor", "ceil", "round", "sign", "logical_not", "clamp", "leaky_relu", "elu"),
-        1,
-    ),
-    "causal_mask": 1,
-    **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum", "power", "remainder"), 2),
-    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"), 2),
-    **dict.fromkeys(("logical_and", "logical_or"), 2),
-    "where": 3,
-}
-"""Function of an elementwise node -> number of inputs. `clamp` has the attributes minimum and maximum (None:
-no bound), `leaky_relu` slope, `elu` alpha. `causal_mask` gives minus infinity where the index of the last
-dimension is greater than that of the one before it plus `offset`; fusion makes it from causal attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,3 +210,144 @@ class GraphBuilder:
             tuple(self.notes),
             sum(value.bytes for value in self.values.values() if value.data is not None),
         )
+
+
+def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[tuple[Node, ...], set[str]]:
+    """The nodes that compute the outputs, in order, and the names of the values that they read or make."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept)), needed
+
+
+@dataclass
+class GraphEdit:
+    """A graph while it is rewritten: the nodes written so far, and the values that stand for others."""
+
+    graph: Graph
+    values: dict[str, Value] = field(init=False)
+    nodes: list[Node] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Value -> the value that replaces it."""
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.graph.values)
+
+    def read_nodes(self) -> Iterator[Node]:
+        """The nodes of the old graph, with the replaced inputs."""
+        for node in self.graph.nodes:
+            yield replace(node, inputs=tuple(self.find_replacement(name) for name in node.inputs))
+
+    def find_replacement(self, name: str) -> str:
+        """The value that replaces a value, itself where none does."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    def add_value(
+        self,
+        stem: str,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        *,
+        is_constant: bool = False,
+        data: np.ndarray[Any, Any] | None = None,
+    ) -> str:
+        """A value under a name that is free and begins with `stem`; returns the name."""
+        name, number = stem, 2
+        while name in self.values:
+            name, number = f"{stem}_{number}", number + 1
+        self.values[name] = Value(name, tuple(shape), dtype, is_constant, data)
+        return name
+
+    def add_node(self, kind: str, name: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Write a node; returns its output."""
+        self.nodes.append(Node(kind, name, tuple(inputs), output, attributes))
+        return output
+
+    def add_step(
+        self,
+        kind: str,
+        node: Node,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        **attributes: Any,
+    ) -> str:
+        """Write a node under the name of another one, with a new output; returns the output."""
+        output = self.add_value(f"{node.output}.{kind}", shape, dtype)
+        return self.add_node(kind, node.name, inputs, output, **attributes)
+
+    def finish(self) -> Graph:
+        """The graph of the nodes that were written, those without a use left out."""
+        outputs = tuple(self.find_replacement(name) for name in self.graph.outputs)
+        renamed = [replace(n, inputs=tuple(map(self.find_replacement, n.inputs))) for n in self.nodes]
+        nodes, needed = list_needed(renamed, outputs)
+        needed.update(self.graph.inputs)
+        return replace(
+            self.graph,
+            values={name: value for name, value in self.values.items() if name in needed},
+            nodes=nodes,
+            outputs=outputs,
+            notes=(*self.graph.notes, *self.notes),
+        )
+
+
+INTERNAL_ERROR = "internal error: "
+"""How the reason of a node begins at which ekc failed. `Graph.internal_errors` and `Model.internal_errors`
+list these nodes."""
+_PACKAGE_FOLDER = Path(__file__).parents[1]
+
+
+class ReadArguments(Mapping[str, Any]):
+    """Arguments of one node by name. It records which were read, so that a reader can refuse a node of which
+    it did not read all.
+
+    >>> arguments = ReadArguments({"blocksize": 2, "mode": "CRD"})
+    >>> arguments["blocksize"]
+    2
+    >>> arguments.describe_unread("attribute")
+    "attribute mode='CRD' is not supported"
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = dict(arguments)
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return self._arguments[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arguments
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arguments)
+
+    def __len__(self) -> int:
+        return len(self._arguments)
+
+    def drop(self, *names: str) -> None:
+        """Count arguments as read that change nothing."""
+        self._read.update(names)
+
+    def describe_unread(self, noun: str) -> str | None:
+        """Why a node with arguments that were not read is opaque; None where all were read. `noun` is what
+        the format calls them: "attribute", "argument"."""
+        left = {name: value for name, value in self._arguments.items() if name not in self._read}
+        unread = [f"{name}={format_value(value)}" for name, value in left.items()]
+        if len(unread) < 2:
+            return f"{noun} {unread[0]} is not supported" if unread else None
+        return f"{noun}s {', '.join(unread)} are not supported"
+
+
+def describe_internal_error(problem: Exception) -> str:
+    """An unexpected error as the reason of a node: "internal error: KeyError: 3 (views.py, line 9)"."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE_FOLDER)] or frames
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    text = " ".join(str(problem).split())[:200]
+    return f"{INTERNAL_ERROR}{type(problem).__name__}{': ' if text else ''}{text}{place}"

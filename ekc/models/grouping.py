@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from ekc.errors import InvalidInput
 from ekc.models.elements import FLOAT_NAMES, POINTWISE_KINDS, find_reason_against
 from ekc.models.epilogues import append_nodes
-from ekc.models.graph import Node
+from ekc.models.graph import Node, describe_internal_error
 from ekc.models.layer_operators import ANCHOR_KINDS, plan_layer
 from ekc.models.layer_plan import GraphIndex, LayerPlan
-from ekc.models.opaque import describe_internal_error
 
 _GATES = frozenset({"silu", "gelu", "gelu_tanh", "sigmoid", "relu", "tanh"})
 _MAX_RECONVERGING_NODES = 24

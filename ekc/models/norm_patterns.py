@@ -3,18 +3,21 @@
     d * rsqrt(mean(d * d) + eps) * weight                      rms_norm of d
     (x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * weight + bias        layer_norm of x
     exp(x - max(x)) / sum(exp(x - max(x)))                     softmax of x
+    reshape(instance_norm(reshape(x, [n, groups, ...]), 1, 0)) * weight + bias     group_norm of x, in ONNX
 
 Casts may stand anywhere in between: norms of 16-bit models are computed in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ekc.models.elements import FLOAT_NAMES, convert_number
-from ekc.models.graph import Node
+from ekc.models.graph import Graph, GraphEdit, Node
 from ekc.models.layer_plan import GraphIndex
 
 NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
@@ -37,7 +40,7 @@ def find_norm(node: Node, index: GraphIndex) -> Node | None:
             continue
         if spread.axes != tuple(range(rank - dimensions, rank)):
             continue
-        source = _find_centred(deviation, spread.axes, index)
+        source = _find_shifted(deviation, "mean", spread.axes, index)
         kind, x = ("rms_norm", deviation) if source is None else ("layer_norm", source)
         x = _skip_casts(x, index)
         weight, last = _find_affine(node, "mul", dimensions, index)
@@ -67,19 +70,9 @@ def find_softmax(node: Node, index: GraphIndex) -> Node | None:
             continue
         if _skip_casts(s.inputs[0], index) != e.output:
             continue
-        x = _find_minus_top(e.inputs[0], axes, index)
+        x = _find_shifted(e.inputs[0], "max", axes, index) or e.inputs[0]
         return Node("softmax", node.name, (_skip_casts(x, index),), node.output, {"axis": axes[0]})
     return None
-
-
-def _find_minus_top(name: str, axes: tuple[int, ...], index: GraphIndex) -> str:
-    """x of x - max(x) along the axes; else the value itself."""
-    minus = _find_producer(name, "sub", index)
-    top = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
-    if minus is None or top is None or top.kind != "reduce" or top.attributes["combine"] != "max":
-        return name
-    is_same = _skip_casts(top.inputs[0], index) == _skip_casts(minus.inputs[0], index)
-    return minus.inputs[0] if is_same and tuple(top.attributes["axes"]) == axes else name
 
 
 def _list_fractions(node: Node, index: GraphIndex) -> Iterator[tuple[str, str]]:
@@ -146,14 +139,14 @@ def _find_squared(name: str, index: GraphIndex) -> str | None:
     return None
 
 
-def _find_centred(name: str, axes: tuple[int, ...], index: GraphIndex) -> str | None:
-    """x of x - mean(x) along the axes."""
+def _find_shifted(name: str, combine: str, axes: tuple[int, ...], index: GraphIndex) -> str | None:
+    """x of x - mean(x), or of x - max(x), along the axes."""
     minus = _find_producer(name, "sub", index)
-    mean = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
-    if minus is None or mean is None or mean.kind != "reduce" or mean.attributes["combine"] != "mean":
+    other = index.producers.get(_skip_casts(minus.inputs[1], index)) if minus is not None else None
+    if minus is None or other is None or other.kind != "reduce" or other.attributes["combine"] != combine:
         return None
-    is_same = _skip_casts(mean.inputs[0], index) == _skip_casts(minus.inputs[0], index)
-    return minus.inputs[0] if is_same and tuple(sorted(mean.attributes["axes"])) == axes else None
+    is_same = _skip_casts(other.inputs[0], index) == _skip_casts(minus.inputs[0], index)
+    return minus.inputs[0] if is_same and tuple(sorted(other.attributes["axes"])) == axes else None
 
 
 def _find_affine(node: Node, function: str, dimensions: int, index: GraphIndex) -> tuple[str | None, Node]:
@@ -193,3 +186,89 @@ def _read_number(name: str, index: GraphIndex) -> float | None:
     """The number that a constant is; None for other values."""
     value = index.values[name]
     return float(convert_number(value)) if value.data is not None and value.size == 1 else None
+
+
+def join_group_norms(graph: Graph) -> Graph:
+    """The graph with written-out group norms as single nodes."""
+    index, edit = GraphIndex(graph), GraphEdit(graph)
+    for node in edit.read_nodes():
+        norm = _find_group_norm(node, index) if node.kind in ("reshape", "elementwise") else None
+        if norm is not None:
+            _write_group_norm(edit, node, norm)
+        else:
+            edit.nodes.append(node)
+    return edit.finish()
+
+
+@dataclass(frozen=True)
+class _GroupNorm:
+    """A group norm: its input, its weight and bias before they are vectors, and where it is written."""
+
+    x: str
+    weights: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+def _find_group_norm(node: Node, index: GraphIndex) -> _GroupNorm | None:
+    """The group norm whose last node this is: the reshape, or the sum with a bias."""
+    if node.kind == "reshape":
+        user = index.find_only_user(node.output)
+        if user is not None and user.attributes.get("function") == "mul":
+            total = index.find_only_user(user.output)
+            if total is not None and _find_group_norm(total, index) is not None:
+                return None
+        return _find_grouped(node, index)
+    if node.attributes.get("function") != "add":
+        return None
+    for scaled, bias in (node.inputs, node.inputs[::-1]):
+        product = _find_maker(scaled, "mul", index)
+        if product is None or index.find_only_user(scaled) is None:
+            continue
+        for normed, weight in (product.inputs, product.inputs[::-1]):
+            reshape = _find_maker(normed, "reshape", index)
+            found = _find_grouped(reshape, index) if reshape is not None else None
+            if found is None or index.find_only_user(normed) is None:
+                continue
+            if all(_is_per_channel(index, name, normed) for name in (weight, bias)):
+                return replace(found, weights=(weight, bias))
+    return None
+
+
+def _find_grouped(node: Node, index: GraphIndex) -> _GroupNorm | None:
+    """A group norm of [n, groups, ...] with weights of 1 and 0, between two reshapes."""
+    norm = _find_maker(node.inputs[0], "group_norm", index)
+    if norm is None or len(norm.inputs) != 3:
+        return None
+    before = _find_maker(norm.inputs[0], "reshape", index)
+    if before is None or index.values[before.inputs[0]].shape != index.values[node.output].shape:
+        return None
+    one, zero = (index.values[name].data for name in norm.inputs[1:])
+    if one is None or zero is None or np.any(one != 1) or np.any(zero != 0):
+        return None
+    shape, groups = index.values[node.output].shape, norm.attributes["groups"]
+    is_split = len(shape) > 2 and index.values[before.output].shape[:2] == (shape[0], groups)
+    return _GroupNorm(before.inputs[0], (), norm.attributes) if is_split and shape[1] % groups == 0 else None
+
+
+def _is_per_channel(index: GraphIndex, name: str, x: str) -> bool:
+    """Whether a value has one element for each channel, and ends with dimensions of 1."""
+    shape, full = index.values[name].shape, index.values[x].shape
+    wide = (1,) * (len(full) - len(shape)) + shape
+    return wide == (1, full[1], *(1,) * (len(full) - 2))
+
+
+def _write_group_norm(edit: GraphEdit, node: Node, found: _GroupNorm) -> None:
+    x, channels = edit.find_replacement(found.x), edit.values[node.output].shape[1]
+    weights = []
+    for name in (edit.find_replacement(weight) for weight in found.weights):
+        dtype = edit.values[name].dtype
+        weights.append(edit.add_step("reshape", node, (name,), (channels,), dtype))
+    edit.add_node("group_norm", node.name, (x, *weights), node.output, **found.attributes)
+
+
+def _find_maker(name: str, what: str, index: GraphIndex) -> Node | None:
+    """The node of a kind or function that computes a value."""
+    node = index.producers.get(name)
+    if node is None or what not in (node.kind, node.attributes.get("function")):
+        return None
+    return node

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ekc.models.evaluate import Array, apply_function
-from ekc.models.graph import Graph, Node
-from ekc.models.graph_edit import GraphEdit
+from ekc.models.functions import ACTIVATIONS, FUNCTIONS, Array
+from ekc.models.graph import Graph, GraphEdit, Node
 from ekc.models.layer_plan import GraphIndex
 from ekc.models.norm_patterns import NORM_KINDS, find_norm, find_softmax, read_before_casts
 
 _POINTS = np.linspace(-7, 7, 113)
-_ACTIVATIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "hardsigmoid", "relu", "tanh")
 _LAST_FUNCTIONS = frozenset({"mul", "div", "clamp", "reciprocal", "minimum", "maximum", "add", "sub"})
 """Functions that a written-out activation may end with."""
 _CURVED_FUNCTIONS = frozenset(
@@ -126,11 +124,13 @@ def _recognise_function(
         for output in sorted(inside, key=index.order.__getitem__):
             node = inside[output]
             operands = [arrays[n] if n in arrays else _read_number(n, index) for n in node.inputs]
-            arrays[output] = operands[0] if node.kind == "cast" else apply_function(node, operands)
+            if node.kind == "elementwise":
+                operands[0] = FUNCTIONS[node.attributes["function"]].evaluate(operands, node.attributes)
+            arrays[output] = operands[0]
         y = np.asarray(arrays[last.output], np.float64)
         if y.shape != _POINTS.shape:
             return None
-        errors = {name: _measure_difference(name, y) for name in _ACTIVATIONS}
+        errors = {name: _measure_difference(name, y) for name in ACTIVATIONS}
     nearest = min(errors, key=errors.__getitem__)
     types = [index.values[name].dtype for node in inside.values() for name in node.inputs]
     is_short = any(dtype.itemsize == 2 for dtype in types)
@@ -138,7 +138,7 @@ def _recognise_function(
 
 
 def _measure_difference(function: str, y: Array) -> float:
-    known = apply_function(Node("elementwise", "", ("x",), "y", {"function": function}), [_POINTS])
+    known = FUNCTIONS[function].evaluate([_POINTS], {})
     error = np.max(np.abs(y - known) / (1 + np.abs(known)))
     return float(error) if np.isfinite(error) else np.inf
 

@@ -14,10 +14,9 @@ from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.tables import format_table
-from ekc.torch.compiled_module import CompiledModule
+from ekc.torch.compiled_module import CompiledModule, ReplacementReport
 from ekc.torch.module_graph import list_versions, read_module
 from ekc.torch.replace_layers import replace_layers
-from ekc.torch.replacement import ReplacementReport
 from ekc.torch.tuned_layers import read_records
 
 NAME, ENTRY_POINT_GROUP = "ekc", "torch_dynamo_backends"

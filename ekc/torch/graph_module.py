@@ -4,17 +4,18 @@ for the rest. Its `code` is Python that a user can read."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 
+from ekc.errors import InvalidInput
 from ekc.models.graph import Node, Value
 from ekc.models.model import FusedGraph, LayerCall, LayerInput
-from ekc.torch.linear_calls import restore_linear_calls
 from ekc.torch.node_functions import View, apply_node, apply_view, find_torch_dtype
-from ekc.torch.value_table import ValueTable
 
 _TAKES_NUMBERS = frozenset(
     {
@@ -197,3 +198,97 @@ def make_identifier(name: str) -> str:
     """A name of Python made of the name of a value: "layer1.0.conv" gives "layer1_0_conv"."""
     text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return text if text and not text[0].isdigit() else f"value_{text}"
+
+
+@dataclass
+class ValueTable:
+    """Values by name. What is missing is a constant, or the output of a node whose inputs are there."""
+
+    fused: FusedGraph
+    make_constant: Callable[[str], Any | None]
+    """The constant of a name, or None for a name that is none."""
+    apply: Callable[[Node, Sequence[Any]], Any]
+    """The output of a node for its inputs."""
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._producers = self.fused.graph.find_producers()
+        for step in self.fused.steps:
+            for node in (step,) if isinstance(step, Node) else step.nodes:
+                self._producers.setdefault(node.output, node)
+
+    def get(self, name: str) -> Any:
+        """The value of a name. Raises `InvalidInput` for a constant whose elements are missing."""
+        waiting = [name]
+        while waiting:
+            wanted = waiting[-1]
+            if wanted in self.known:
+                waiting.pop()
+                continue
+            constant = self.make_constant(wanted)
+            if constant is not None:
+                self.known[wanted] = constant
+                continue
+            if wanted not in self._producers:
+                raise InvalidInput(
+                    f"{self.fused.graph.name}: the elements of the constant {wanted} are missing"
+                )
+            node = self._producers[wanted]
+            missing = [x for x in node.inputs if x not in self.known]
+            waiting += missing
+            if not missing:
+                self.known[wanted] = self.apply(node, [self.known[x] for x in node.inputs])
+        return self.known[name]
+
+    def compute(self, nodes: Iterable[Node]) -> None:
+        """Compute the outputs of nodes."""
+        for node in nodes:
+            self.get(node.output)
+
+
+def restore_linear_calls(graph: fx.Graph, root: torch.nn.Module) -> None:
+    """Replace `matmul(x, weight) + bias`, where the weight is a transposed view, by `linear(x, weight.T,
+    bias)`, which PyTorch computes in one kernel. The reader of a module had taken it to pieces."""
+    for node in list(graph.nodes):
+        weight = _find_transposed_weight(node, root)
+        if weight is None:
+            continue
+        last, bias = node, None
+        if len(node.users) == 1:
+            (user,) = node.users
+            other = _find_addend(user, node)
+            if other is not None and _find_shape(other, root) == (weight.shape[0],):
+                last, bias = user, other
+        attribute = f"{node.args[1].target}_transposed"
+        root.register_buffer(attribute, weight)
+        with graph.inserting_before(last):
+            read = graph.get_attr(attribute)
+            made = graph.create_node("call_function", F.linear, (node.args[0], read, bias), {}, node.name)
+        last.replace_all_uses_with(made)
+        for old in dict.fromkeys((last, node)):
+            graph.erase_node(old)
+
+
+def _find_transposed_weight(node: fx.Node, root: torch.nn.Module) -> torch.Tensor | None:
+    """The weight of a product as `linear` takes it; None for any other node."""
+    if node.op != "call_function" or node.target is not torch.matmul:
+        return None
+    source = node.args[1]
+    if len(_find_shape(source, root) or ()) != 2:
+        return None
+    weight: torch.Tensor = getattr(root, str(source.target)).T
+    return weight if weight.is_contiguous() else None
+
+
+def _find_addend(node: fx.Node, product: fx.Node) -> fx.Node | None:
+    """The value that is added to a product; None where the node is no sum of two values."""
+    if node.op != "call_function" or node.target is not torch.add or node.args[0] is not product:
+        return None
+    return node.args[1] if isinstance(node.args[1], fx.Node) else None
+
+
+def _find_shape(node: Any, root: torch.nn.Module) -> tuple[int, ...] | None:
+    """The shape of a weight; None for other nodes."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    return tuple(getattr(root, str(node.target)).shape)

@@ -20,8 +20,8 @@ from ekc.models.model import FusedGraph, LayerCall
 from ekc.models.torch_reader.program import split_examples
 from ekc.tables import count_nouns, format_table
 from ekc.torch.compiled_module import CompiledModule, list_calls
+from ekc.torch.graph_module import ValueTable
 from ekc.torch.node_functions import apply_node, apply_view, find_torch_dtype
-from ekc.torch.value_table import ValueTable
 
 
 @dataclass(frozen=True)

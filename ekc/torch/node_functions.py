@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from ekc.errors import InvalidInput
+from ekc.models.functions import FUNCTIONS
 from ekc.models.graph import Node, Value
 from ekc.models.torch_reader.reading import ValueName
 
@@ -257,59 +258,18 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Kind -> function of (node, values of the graph, inputs)."""
 
-_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
-    "relu": torch.relu,
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "neg": torch.neg,
-    "gelu": F.gelu,
+_OWN_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "reciprocal": torch.reciprocal,
-    "square": torch.square,
-    "abs": torch.abs,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "round": torch.round,
-    "sign": torch.sign,
-    "logical_not": torch.logical_not,
-    "clamp": lambda x, minimum, maximum: torch.clamp(x, minimum, maximum),
-    "leaky_relu": lambda x, slope: F.leaky_relu(x, slope),
-    "elu": lambda x, alpha: F.elu(x, alpha),
     "causal_mask": _mask_causal,
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.true_divide,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "power": torch.pow,
-    "remainder": torch.remainder,
-    "equal": torch.eq,
-    "not_equal": torch.ne,
-    "less": torch.lt,
-    "less_equal": torch.le,
-    "greater": torch.gt,
-    "greater_equal": torch.ge,
-    "logical_and": torch.logical_and,
-    "logical_or": torch.logical_or,
-    "where": torch.where,
 }
-"""Function of an elementwise node -> function of PyTorch. Those with parameters take them by name."""
-
-
-_PARAMETERS = frozenset({"minimum", "maximum", "slope", "alpha", "offset"})
 
 
 def _apply_function(node: Node, inputs: Sequence[Any]) -> Any:
-    parameters = {name: value for name, value in node.attributes.items() if name in _PARAMETERS}
-    return _ELEMENTWISE[node.attributes["function"]](*inputs, **parameters)
+    """An elementwise node by the function of PyTorch with its name."""
+    function = FUNCTIONS[node.attributes["function"]]
+    call = (
+        _OWN_FUNCTIONS.get(function.name)
+        or getattr(torch, function.torch, None)
+        or getattr(F, function.torch)
+    )
+    return call(*inputs, *function.list_parameters(node.attributes))

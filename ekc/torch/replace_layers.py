@@ -16,11 +16,16 @@ from ekc.models.graph import Graph
 from ekc.models.model import Model, UncoveredNode
 from ekc.runtime.kernel import Kernel
 from ekc.torch.attention import KEPT_REASON, AttentionChoice, choose_attention, list_attention_calls
-from ekc.torch.compiled_module import CompiledModule, get_fused, list_calls
+from ekc.torch.compiled_module import (
+    CompiledModule,
+    LayerReplacement,
+    ReplacementReport,
+    get_fused,
+    list_calls,
+)
 from ekc.torch.module_graph import ModuleGraph, collect_constants, read_module
 from ekc.torch.node_functions import find_torch_dtype, keep_node
 from ekc.torch.operators import register_layer
-from ekc.torch.replacement import LayerReplacement, ReplacementReport
 from ekc.torch.tuned_layers import TunedLayers, read_records, read_result
 
 NO_KERNEL_NOTE = (

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ekc.models.build import build_model
-from ekc.models.coverage import count_node_bytes, count_node_flops, merge_uncovered
-from ekc.models.model import LayerCall, Model, UncoveredNode
+from ekc.models.model import (
+    LayerCall,
+    Model,
+    UncoveredNode,
+    count_node_bytes,
+    count_node_flops,
+    merge_uncovered,
+)
 from tests.models.blocks import attention_block
 from tests.models.sketch import Sketch
 

@@ -10,7 +10,8 @@ import pytest
 import ekc
 from ekc.errors import InvalidInput
 from ekc.models.evaluate import evaluate
-from ekc.models.graph import FUNCTIONS, KINDS, Graph
+from ekc.models.functions import FUNCTIONS
+from ekc.models.graph import KINDS, Graph
 from tests.models.sketch import Sketch, draw_inputs
 
 
@@ -101,7 +102,7 @@ def test_short_floats_are_computed_in_float32_and_rounded_once() -> None:
 def test_every_function_of_the_table_can_be_evaluated(function: str) -> None:
     s = Sketch()
     options = {"minimum": -0.5, "maximum": 0.5, "slope": 0.1, "alpha": 1.0, "offset": 0}
-    inputs = [s.input(3, 3) for _ in range(FUNCTIONS[function])]
+    inputs = [s.input(3, 3) for _ in range(FUNCTIONS[function].inputs)]
     graph = s.build(s.apply(function, *inputs, **options))
     arrays = [np.abs(a) + 0.1 for a in draw_inputs(graph)]
     result = run(graph, *arrays)

@@ -12,6 +12,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.models.build import build_model
 from ekc.models.epilogue_text import format_epilogue, format_kind
+from ekc.models.functions import ACTIVATIONS, FUNCTIONS
 from ekc.models.graph import Graph
 from ekc.models.layer_file import from_layers
 from ekc.models.model import LayerCall, Model
@@ -348,3 +349,14 @@ def test_other_masks_and_guards_of_masked_rows_stay() -> None:
     texts = list_layers(build_model(graph))
     assert f"batch_matmul c * {8**-0.5} + mask" in texts
     assert any(text.startswith("softmax where(") for text in texts)
+
+
+@pytest.mark.parametrize("function", ACTIVATIONS)
+def test_an_activation_has_its_name_in_the_text_of_an_epilogue(function: str) -> None:
+    op = ekc.matmul(4, 4, 4)
+    activated = op.epilogue(lambda c: FUNCTIONS[function].write([2 * c], {}))
+    assert format_epilogue(activated) == f"{function}(2 * c)"
+    # Another number is another function.
+    assert format_epilogue(op.epilogue(lambda c: ekc.sigmoid(c) + ekc.minimum(c / 6 + 0.4, 1))) == (
+        "sigmoid(c) + min(c / 6 + 0.4, 1)"
+    )

@@ -9,7 +9,8 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.models.evaluate import evaluate_node
-from ekc.models.graph import FUNCTIONS, KINDS, Node, Value
+from ekc.models.functions import FUNCTIONS
+from ekc.models.graph import KINDS, Node, Value
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 
@@ -142,7 +143,7 @@ def test_kind(name: str) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_elementwise_function(function: str) -> None:
     random = np.random.default_rng(1)
-    arrays = [random.normal(size=(3, 4)).astype(np.float32) for _ in range(FUNCTIONS[function])]
+    arrays = [random.normal(size=(3, 4)).astype(np.float32) for _ in range(FUNCTIONS[function].inputs)]
     if function in POSITIVE:
         arrays[0] = np.abs(arrays[0]) + 0.1
     if function in ("equal", "not_equal", "less_equal", "greater_equal"):

@@ -16,8 +16,11 @@ nn, F = torch.nn, torch.nn.functional
 
 from ekc.errors import InvalidInput  # noqa: E402
 from ekc.models.evaluate import evaluate  # noqa: E402
-from ekc.models.torch_reader.read import read_exported, read_torch  # noqa: E402
-from ekc.models.torch_reader.writes import needs_functional  # noqa: E402
+from ekc.models.torch_reader.read import (  # noqa: E402
+    needs_functional,
+    read_exported,
+    read_torch,
+)
 from tests.pytorch.reading import Function, check_module, list_opaque, make_input  # noqa: E402
 
 X = make_input((2, 4, 6))

@@ -14,8 +14,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS, TensorSpec
 from ekc.ir.compute_builder import Tensor, check_shape, make_compute
 from ekc.ir.dtypes import choose_accumulator_and_result, parse_dtype
-from ekc.ir.operator import Operator
-from ekc.ir.operators.custom import compute
+from ekc.ir.operator import Operator, compute
 from ekc.ir.validate import check_int, make_unique_name
 
 

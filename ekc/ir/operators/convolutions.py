@@ -18,8 +18,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import MAX_ELEMENTS
 from ekc.ir.compute_builder import Tensor
-from ekc.ir.operator import Operator
-from ekc.ir.operators.custom import compute
+from ekc.ir.operator import Operator, compute
 from ekc.ir.validate import check_int, to_tuple
 
 PerDimension = int | tuple[int, ...]

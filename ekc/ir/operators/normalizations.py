@@ -16,8 +16,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute_builder import Tensor, check_shape
 from ekc.ir.dtypes import parse_dtype
-from ekc.ir.operator import Operator
-from ekc.ir.operators.custom import compute
+from ekc.ir.operator import Operator, compute
 from ekc.ir.operators.reductions import Axes, normalize_axes
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ekc.models.onnx_reader.elementwise import read_gelu
-from ekc.models.onnx_reader.norms import read_rms_norm
+from ekc.models.onnx_reader.elementwise import QUANTISED, read_gelu, read_quantised
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 from ekc.models.onnx_reader.products import add_matmul
-from ekc.models.onnx_reader.quantized import QUANTISED, read_quantised
+from ekc.models.onnx_reader.reductions import read_rms_norm
 
 DOMAIN = "com.microsoft"
 

@@ -1,27 +1,22 @@
-"""Elementwise operators of ONNX."""
+"""Elementwise operators of ONNX, and its quantised ones: conversions are elementwise, products of integers
+have no kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isclose, prod
+from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ekc.models.functions import FUNCTIONS
 from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 from ekc.models.onnx_reader.state import shorten_decimal
 
-SAME_FUNCTIONS = {
-    **{"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Exp": "exp", "Log": "log"},
-    **{"Sqrt": "sqrt", "Neg": "neg", "HardSwish": "hardswish", "Reciprocal": "reciprocal", "Abs": "abs"},
-    **{"Sin": "sin", "Cos": "cos", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sign": "sign"},
-    **{"Not": "logical_not", "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "logical_and"},
-    **{"Or": "logical_or", "Xor": "not_equal", "Equal": "equal", "Less": "less", "Where": "where"},
-    **{"LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal"},
-}
-"""Operators that are a function of `ekc.models.graph.FUNCTIONS`, with the same inputs."""
+SAME_FUNCTIONS = {function.onnx: function.name for function in FUNCTIONS.values() if function.onnx}
+"""Operators that are a function with the same inputs."""
 
 
 def read_same_function(op: Operation) -> None:
@@ -98,17 +93,6 @@ def read_clip(op: Operation) -> None:
     op.alias(value)
 
 
-def read_hard_sigmoid(op: Operation) -> None:
-    """HardSigmoid; other slopes than 1/6 are a product, a sum and a clamp."""
-    alpha, beta = op.get("alpha", 0.2), op.get("beta", 0.5)
-    if isclose(alpha, 1 / 6, rel_tol=1e-6) and isclose(beta, 0.5, rel_tol=1e-6):
-        op.finish("elementwise", [op.input(0)], function="hardsigmoid")
-        return
-    scaled = op.call("mul", op.input(0), op.add_scalar(alpha, op.dtype()))
-    moved = op.call("add", scaled, op.add_scalar(beta, op.dtype()))
-    op.finish("elementwise", [moved], function="clamp", minimum=0.0, maximum=1.0)
-
-
 def read_leaky_relu(op: Operation) -> None:
     """LeakyRelu."""
     op.finish("elementwise", [op.input(0)], function="leaky_relu", slope=op.get("alpha", 0.01))
@@ -133,16 +117,6 @@ def read_gelu(op: Operation) -> None:
     """Gelu, exact or by tanh."""
     by_tanh = op.get("approximate", "none") == "tanh"
     op.finish("elementwise", [op.input(0)], function="gelu_tanh" if by_tanh else "gelu")
-
-
-def read_swish(op: Operation) -> None:
-    """Swish: x * sigmoid(alpha * x)."""
-    alpha = op.get("alpha", 1.0)
-    if alpha == 1:
-        op.finish("elementwise", [op.input(0)], function="silu")
-        return
-    scaled = op.call("mul", op.input(0), op.add_scalar(alpha, op.dtype()))
-    op.finish("elementwise", [op.input(0), op.call("sigmoid", scaled)], function="mul")
 
 
 def read_tan(op: Operation) -> None:
@@ -207,13 +181,63 @@ def read_trilu(op: Operation) -> None:
     op.finish("elementwise", [mask, op.input(0), op.add_scalar(0, op.dtype())], function="where")
 
 
+QUANTISED = (
+    *("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"),
+    *("QLinearAdd", "QLinearMul", "QGemm", "MatMulNBits", "DynamicQuantizeMatMul", "QAttention"),
+)
+INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32"})
+
+
+def read_quantised(op: Operation) -> None:
+    """A product of quantised tensors."""
+    raise NotExpressible("quantised: sums of products of integers")
+
+
+def read_quantize(op: Operation) -> None:
+    """QuantizeLinear: divide, round, add the zero point, clamp, cast."""
+    target = op.state.find_dtype(op.output)
+    if target.name not in INTEGERS:
+        raise NotExpressible(f"quantised: to {target.name}")
+    value = op.cast(op.input(0), np.dtype(np.float32))
+    value = op.call("round", op.call("div", value, _align(op, 1, "scales")))
+    if op.has(2):
+        value = op.call("add", value, _align(op, 2, "zero points"))
+    limits = np.iinfo(target)
+    value = op.call("clamp", value, minimum=float(limits.min), maximum=float(limits.max))
+    op.finish("cast", [value])
+
+
+def read_dequantize(op: Operation) -> None:
+    """DequantizeLinear: cast, subtract the zero point, multiply by the scale."""
+    if op.dtype().name not in INTEGERS:
+        raise NotExpressible(f"quantised: from {op.dtype().name}")
+    value = op.cast(op.input(0), np.dtype(np.float32))
+    if op.has(2):
+        value = op.call("sub", value, _align(op, 2, "zero points"))
+    value = op.call("mul", value, _align(op, 1, "scales"))
+    op.alias(op.cast(value, op.state.find_dtype(op.output)))
+
+
+def _align(op: Operation, index: int, what: str) -> str:
+    """Scales or zero points in float32, one for the tensor or one for each row of `axis`."""
+    value, shape = op.cast(op.input(index), np.dtype(np.float32)), op.shape(index)
+    axis = op.axis(1)
+    if int(np.prod(shape)) == 1:
+        return op.reshape(value, ())
+    if len(shape) != 1 or shape[0] != op.shape()[axis]:
+        raise NotExpressible(f"quantised: {what} of blocks")
+    return op.reshape(value, [shape[0] if a == axis else 1 for a in range(op.rank())])
+
+
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **dict.fromkeys(SAME_FUNCTIONS, read_same_function),
     **{"Mod": read_mod, "Pow": read_pow, "Clip": read_clip, "Tan": read_tan},
     **{"Sum": read_many("add"), "Mean": read_many("add")},
     **{"Min": read_many("minimum"), "Max": read_many("maximum")},
-    **{"HardSigmoid": read_hard_sigmoid, "LeakyRelu": read_leaky_relu, "PRelu": read_prelu},
-    **{"Elu": read_elu, "Gelu": read_gelu, "Swish": read_swish, "IsNaN": read_is_nan, "IsInf": read_is_inf},
+    **{"LeakyRelu": read_leaky_relu, "PRelu": read_prelu},
+    **{"Elu": read_elu, "Gelu": read_gelu, "IsNaN": read_is_nan, "IsInf": read_is_inf},
     **{"Cast": read_cast, "CastLike": read_cast, "Identity": read_identity, "Dropout": read_dropout},
     "Trilu": read_trilu,
+    **dict.fromkeys(QUANTISED, read_quantised),
+    **{"QuantizeLinear": read_quantize, "DequantizeLinear": read_dequantize},
 }

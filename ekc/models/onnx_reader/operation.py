@@ -11,9 +11,9 @@ import numpy as np
 
 from ekc.argument_checks import format_value
 from ekc.host_memory import format_bytes
+from ekc.models.graph import ReadArguments
 from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.state import FLOATS, Array, ReaderState, shorten_decimal
-from ekc.models.opaque import ReadArguments
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ekc.argument_checks import check_choice, check_text, format_value
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
-from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, Node, Value, parse_value_dtype
+from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed, parse_value_dtype
 from ekc.models.model import Model
+from ekc.models.norm_patterns import join_group_norms
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
 from ekc.models.onnx_reader.input_shapes import find_input_shapes, find_input_values
 from ekc.models.onnx_reader.read_nodes import read_nodes
 from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
-from ekc.models.onnx_reader.written_norms import join_group_norms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -128,27 +128,11 @@ def _build_graph(state: ReaderState, outputs: Sequence[str], file_bytes: int) ->
             builder.add_node("reshape", name, [value], name)
         else:
             state.use(name)
-    nodes = list_needed(builder.nodes, outputs)
+    nodes, needed = list_needed(builder.nodes, outputs)
     left = len(builder.nodes) - len(nodes)
-    values = keep_values(builder.values, nodes, (*builder.inputs, *outputs))
+    values = {name: v for name, v in builder.values.items() if name in needed or name in builder.inputs}
     notes = [*builder.notes, *state.list_notes()]
     if left:
         notes.append(f"{left} nodes are left out, as no output needs them")
     ends = (tuple(builder.inputs), tuple(outputs))
-    return Graph(builder.name, values, tuple(nodes), *ends, tuple(notes), file_bytes)
-
-
-def list_needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    """The nodes that compute the outputs, in order."""
-    wanted, kept = set(outputs), []
-    for node in reversed(nodes):
-        if node.output in wanted:
-            kept.append(node)
-            wanted.update(node.inputs)
-    return kept[::-1]
-
-
-def keep_values(values: Mapping[str, Value], nodes: Sequence[Node], ends: Sequence[str]) -> dict[str, Any]:
-    """The values that nodes read or make, and those at the ends of the graph."""
-    used = {name for node in nodes for name in (*node.inputs, node.output)} | set(ends)
-    return {name: value for name, value in values.items() if name in used}
+    return Graph(builder.name, values, nodes, *ends, tuple(notes), file_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -107,12 +106,6 @@ def read_matmul(call: OperatorCall) -> ValueName:
     return multiply(call, a, b)
 
 
-def read_outer(call: OperatorCall) -> ValueName:
-    """`outer` of two vectors."""
-    a, b = call["self"], call.get("vec2")
-    return call.apply("mul", call.reshape(a, (*call.shape(a), 1)), b)
-
-
 def read_matmul_and_add(call: OperatorCall) -> ValueName:
     """`addmm`, `baddbmm` and `addmv`: beta * self + alpha * product."""
     check_types(call)
@@ -126,82 +119,6 @@ def read_matmul_and_add(call: OperatorCall) -> ValueName:
         return made
     added = call["self"] if call["beta"] == 1 else call.apply("mul", call["self"], call["beta"])
     return call.apply("add", made, added)
-
-
-def read_einsum(call: OperatorCall) -> ValueName:
-    """`einsum` by sums, permutes and matrix products, the tensors from left to right."""
-    call.skip("path")
-    inputs, output = split_equation(call)
-    tensors = [call.cast(v, call.result_dtype) for v in call["tensors"]]
-    made, labels = tensors[0], inputs[0]
-    for i, (value, others) in enumerate(zip(tensors[1:], inputs[1:], strict=True)):
-        later = set(output).union(*inputs[i + 2 :])
-        made, labels = contract(call, (made, labels), (value, others), later)
-    made, labels = sum_out(call, made, labels, set(output))
-    return arrange(call, made, labels, output)
-
-
-def contract(
-    call: OperatorCall, left: tuple[ValueName, str], right: tuple[ValueName, str], later: set[str]
-) -> tuple[ValueName, str]:
-    """The product of two tensors with labels, summed over the labels that are not used later."""
-    a, left_labels = sum_out(call, *left, later | set(right[1]))
-    b, right_labels = sum_out(call, *right, later | set(left[1]))
-    sizes: dict[str, int] = {}
-    for labels, value in ((left_labels, a), (right_labels, b)):
-        for label, size in zip(labels, call.shape(value), strict=True):
-            if sizes.setdefault(label, size) != size:
-                raise NotCoveredError("einsum that broadcasts a dimension of 1")
-    batch = "".join(label for label in left_labels if label in right_labels and label in later)
-    summed = "".join(label for label in left_labels if label in right_labels and label not in later)
-    rows = "".join(label for label in left_labels if label not in right_labels)
-    columns = "".join(label for label in right_labels if label not in left_labels)
-    m, n, k = (prod(sizes[label] for label in labels) for labels in (rows, columns, summed))
-    outer = tuple(sizes[label] for label in batch)
-    x = call.reshape(arrange(call, a, left_labels, batch + rows + summed), (*outer, m, k))
-    y = call.reshape(arrange(call, b, right_labels, batch + summed + columns), (*outer, k, n))
-    made = call.emit("matmul", (x, y), (*outer, m, n))
-    labels = batch + rows + columns
-    return call.reshape(made, [sizes[label] for label in labels]), labels
-
-
-def split_equation(call: OperatorCall) -> tuple[list[str], str]:
-    """Labels of each tensor and of the result, with "..." written out."""
-    equation = call["equation"].replace(" ", "")
-    left, arrow, output = equation.partition("->")
-    inputs = left.split(",")
-    free = iter(c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation)
-    ranks = [
-        len(call.shape(v)) - len(labels.replace("...", ""))
-        for v, labels in zip(call["tensors"], inputs, strict=True)
-        if "..." in labels
-    ]
-    dots = "".join(next(free) for _ in range(max(ranks, default=0)))
-    written = []
-    for value, labels in zip(call["tensors"], inputs, strict=True):
-        rank = len(call.shape(value)) - len(labels.replace("...", ""))
-        written.append(labels.replace("...", dots[len(dots) - rank :]))
-        if len(set(written[-1])) != len(written[-1]):
-            raise NotCoveredError("einsum that takes a diagonal")
-    if not arrow:
-        plain = "".join(written)
-        output = "..." + "".join(sorted(c for c in set(plain) - set(dots) if plain.count(c) == 1))
-    return written, output.replace("...", dots)
-
-
-def sum_out(call: OperatorCall, value: ValueName, labels: str, kept: set[str]) -> tuple[ValueName, str]:
-    """The value summed over the labels that nothing else uses."""
-    axes = [i for i, label in enumerate(labels) if label not in kept]
-    if not axes:
-        return value, labels
-    return call.reduce("sum", value, axes, False), "".join(label for label in labels if label in kept)
-
-
-def arrange(call: OperatorCall, value: ValueName, labels: str, order: str) -> ValueName:
-    """Dimensions in the order of `order`."""
-    if sorted(labels) != sorted(order):
-        raise NotCoveredError("einsum that repeats a label of the result")
-    return call.permute(value, [labels.index(label) for label in order])
 
 
 def read_attention(call: OperatorCall) -> ValueName:
@@ -295,7 +212,5 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), read_matmul),
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), read_matmul_and_add),
     "linear": read_linear,
-    "outer": read_outer,
-    "einsum": read_einsum,
     "scaled_dot_product_attention": read_attention,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ekc.models.functions import FUNCTIONS, Function
 from ekc.models.torch_reader.reading import (
     Handler,
     NotCoveredError,
@@ -19,26 +21,24 @@ from ekc.models.torch_reader.reading import (
 )
 
 
-def read_unary(function: str, **attributes: Any) -> Handler:
-    """Reader of an operator of one tensor."""
-    return lambda call: call.apply(function, call["self"], **attributes)
-
-
-def read_binary(function: str) -> Handler:
-    """Reader of an operator of two tensors or numbers of the type of the result."""
+def read_function(function: Function) -> Handler:
+    """Reader of an operator that is a function of one tensor, or of two tensors or numbers of the type of the
+    result."""
 
     def read(call: OperatorCall) -> ValueName:
+        if function.inputs == 1:
+            return call.apply(function.name, call["self"])
         left, right = call["self"], call["other"]
         if call.get("alpha", 1) != 1:
             right = call.apply("mul", right, call["alpha"])
         if (
-            function == "mul"
+            function.name == "mul"
             and isinstance(left, ValueName)
             and not isinstance(right, ValueName)
             and right == 1
         ):
             return call.cast(left, call.result_dtype)
-        return call.apply(function, left, right)
+        return call.apply(function.name, left, right)
 
     return read
 
@@ -142,31 +142,6 @@ def read_elu(call: OperatorCall) -> ValueName:
     return made if scale == 1 else call.apply("mul", made, scale)
 
 
-def read_softplus(call: OperatorCall) -> ValueName:
-    """log(1 + exp(beta x)) / beta, and x above the threshold."""
-    x, beta = call["self"], call["beta"]
-    scaled = x if beta == 1 else call.apply("mul", x, beta)
-    curve = call.apply("log", call.apply("add", call.apply("exp", scaled), 1.0))
-    curve = curve if beta == 1 else call.apply("div", curve, beta)
-    limit = call.reading.add_number(float(call["threshold"]), call.dtype(scaled))
-    above = call.connect("greater", (scaled, limit), np.dtype(bool))
-    return call.connect("where", (above, x, curve), call.result_dtype)
-
-
-def read_prelu(call: OperatorCall) -> ValueName:
-    """x where it is positive, else weight * x; a weight for each channel."""
-    x, weight = call["self"], call["weight"]
-    rank = len(call.shape(x))
-    if call.reading.builder.values[weight].size > 1 or call.shape(weight):
-        shape = [1] * rank
-        if rank > 1:
-            shape[1] = call.reading.builder.values[weight].size
-        weight = call.reshape(weight, shape)
-    zero = call.reading.add_number(0.0, call.dtype(x))
-    positive = call.connect("greater", (x, zero), np.dtype(bool))
-    return call.connect("where", (positive, x, call.apply("mul", x, weight)), call.result_dtype)
-
-
 def read_rsub(call: OperatorCall) -> ValueName:
     """other - alpha * self."""
     left = call["self"] if call.get("alpha", 1) == 1 else call.apply("mul", call["self"], call["alpha"])
@@ -236,42 +211,20 @@ def read_masked_fill(call: OperatorCall) -> ValueName:
     return choose(call, call["mask"], call["value"], call["self"])
 
 
-def read_products_added(function: str) -> Handler:
-    """`addcmul` and `addcdiv`: self + value * (tensor1 function tensor2)."""
-
-    def read(call: OperatorCall) -> ValueName:
-        made = call.apply(function, call["tensor1"], call["tensor2"])
-        if call["value"] != 1:
-            made = call.apply("mul", made, call["value"])
-        return call.apply("add", call["self"], made)
-
-    return read
-
-
 def read_lerp(call: OperatorCall) -> ValueName:
     """self + weight * (end - self)."""
     difference = call.apply("sub", call["end"], call["self"])
     return call.apply("add", call["self"], call.apply("mul", difference, call["weight"]))
 
 
-def read_exponential(factor: float, shift: float) -> Handler:
-    """exp(factor * x) + shift: `exp2`, `expm1`."""
+def read_steps(*steps: tuple[Any, ...]) -> Handler:
+    """Reader of an operator of one tensor that is functions after each other, each with its numbers."""
 
     def read(call: OperatorCall) -> ValueName:
-        x = call["self"] if factor == 1 else call.apply("mul", call["self"], factor)
-        made = call.apply("exp", x)
-        return made if shift == 0 else call.apply("add", made, shift)
-
-    return read
-
-
-def read_logarithm(factor: float, shift: float) -> Handler:
-    """factor * log(x + shift): `log2`, `log10`, `log1p`."""
-
-    def read(call: OperatorCall) -> ValueName:
-        x = call["self"] if shift == 0 else call.apply("add", call["self"], shift)
-        made = call.apply("log", x)
-        return made if factor == 1 else call.apply("mul", made, factor)
+        value: ValueName = call["self"]
+        for function, *numbers in steps:
+            value = call.apply(function, value, *numbers)
+        return value
 
     return read
 
@@ -322,33 +275,11 @@ def read_dropout(call: OperatorCall) -> Outputs:
     return (value, None) if isinstance(call.result, tuple | list) else value
 
 
-def read_threshold(call: OperatorCall) -> ValueName:
-    """x above the threshold, else the value."""
-    number = round_number(float(call["threshold"]), call.dtype(call["self"]))
-    limit = call.convert(number, call.dtype(call["self"]))
-    above = call.connect("greater", (call["self"], limit), np.dtype(bool))
-    return choose(call, above, call["self"], call["value"])
-
-
-UNARY = (
-    "relu silu sigmoid tanh erf exp log sqrt rsqrt neg hardswish hardsigmoid reciprocal square abs sin cos"
-    " floor ceil round sign"
-)
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 DROPOUT = ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 HANDLERS: Mapping[str, Handler] = {
-    **{name: read_unary(name) for name in UNARY.split()},
-    **{name: read_binary(name) for name in ("add", "sub", "mul", "maximum", "minimum")},
-    **{
-        name: read_comparison(function)
-        for name, function in {
-            "eq": "equal",
-            "ne": "not_equal",
-            "lt": "less",
-            "le": "less_equal",
-            "gt": "greater",
-            "ge": "greater_equal",
-        }.items()
-    },
+    **{function.torch: read_function(function) for function in FUNCTIONS.values() if function.torch},
+    **{FUNCTIONS[name].torch: read_comparison(name) for name in COMPARISONS},
     **{
         f"{kind}_{name}": read_logical(f"logical_{name}")
         for kind in ("logical", "bitwise")
@@ -364,21 +295,16 @@ HANDLERS: Mapping[str, Handler] = {
     "leaky_relu": lambda call: call.apply("leaky_relu", call["self"], slope=float(call["negative_slope"])),
     "gelu": read_gelu,
     "elu": read_elu,
-    "softplus": read_softplus,
-    "prelu": read_prelu,
     "rsub": read_rsub,
     "pow": read_power,
     "where": read_where,
     "masked_fill": read_masked_fill,
-    "addcmul": read_products_added("mul"),
-    "addcdiv": read_products_added("div"),
     "lerp": read_lerp,
-    "exp2": read_exponential(float(np.log(2.0)), 0.0),
-    "expm1": read_exponential(1.0, -1.0),
-    "log2": read_logarithm(float(1 / np.log(2.0)), 0.0),
-    "log10": read_logarithm(float(1 / np.log(10.0)), 0.0),
-    "log1p": read_logarithm(1.0, 1.0),
-    "threshold": read_threshold,
+    "exp2": read_steps(("mul", log(2)), ("exp",)),
+    "expm1": read_steps(("exp",), ("add", -1.0)),
+    "log2": read_steps(("log",), ("mul", 1 / log(2))),
+    "log10": read_steps(("log",), ("mul", 1 / log(10))),
+    "log1p": read_steps(("add", 1.0), ("log",)),
     **dict.fromkeys(DROPOUT, read_dropout),
     **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
     **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),

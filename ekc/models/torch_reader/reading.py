@@ -13,8 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.models.graph import GraphBuilder, Node, parse_value_dtype
-from ekc.models.opaque import ReadArguments
+from ekc.models.graph import GraphBuilder, Node, ReadArguments, parse_value_dtype
 from ekc.models.torch_reader.program import import_torch
 
 Number: TypeAlias = bool | int | float

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ekc.models.torch_reader.contractions import spread
@@ -26,16 +25,6 @@ def read_softmax(call: OperatorCall) -> ValueName:
     own: dict[str, Any] = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
     made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
     return call.reshape(made, call.result_shape)
-
-
-def read_log_softmax(call: OperatorCall) -> ValueName:
-    """`log_softmax`: x - max - log(sum(exp(x - max)))."""
-    call.skip("dtype", "half_to_float")
-    x = as_tensor(call, call.cast(call["self"], call.result_dtype))
-    axes = (call.axis(call["dim"], x),)
-    shifted = call.apply("sub", x, call.reduce("max", x, axes, True))
-    total = call.reduce("sum", call.apply("exp", shifted), axes, True)
-    return call.reshape(call.apply("sub", shifted, call.apply("log", total)), call.result_shape)
 
 
 def fill_in(call: OperatorCall, value: ValueName | None, number: float, count: int, label: str) -> ValueName:
@@ -128,7 +117,7 @@ def read_extreme(combine: str, function: str) -> Handler:
 
 
 def read_variance(call: OperatorCall) -> Outputs:
-    """`var`, `std` and `var_mean`: the mean of squared differences."""
+    """`var` and `var_mean`: the mean of squared differences."""
     x = call["self"]
     axes = call.axes(call.get("dim"), x)
     correction = call.get("correction", float(call.get("unbiased", True)))
@@ -141,34 +130,9 @@ def read_variance(call: OperatorCall) -> Outputs:
     made = call.reduce("mean", squares, axes, keepdim)
     if correction:
         made = call.apply("mul", made, count / (count - correction))
-    if ".std" in call.target:
-        made = call.apply("sqrt", made)
     if not isinstance(call.result, tuple | list):
         return made
     return (made, call.reshape(mean, tuple(call.result[1].shape)))
-
-
-def read_vector_norm(call: OperatorCall) -> ValueName:
-    """`linalg_vector_norm` of order 1 and 2."""
-    call.skip("dtype")
-    x, order = call.cast(call["self"], call.result_dtype), call["ord"]
-    if order not in (1, 2):
-        raise NotCoveredError(f"norm of order {order}; ekc reads 1 and 2")
-    made = call.apply("square" if order == 2 else "abs", x)
-    made = call.reduce("sum", made, call.axes(call.get("dim"), x), bool(call["keepdim"]))
-    return call.apply("sqrt", made) if order == 2 else made
-
-
-def read_logsumexp(call: OperatorCall) -> ValueName:
-    """`logsumexp`: max + log(sum(exp(x - max)))."""
-    call.skip("keepdim")
-    x = call.cast(call["self"], call.result_dtype)
-    axes = call.axes(call["dim"], x)
-    # A row of minus infinity gives minus infinity: infinity less infinity would be NaN.
-    largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
-    top = call.apply("clamp", call.reduce("max", x, axes, True), minimum=-largest, maximum=largest)
-    total = call.reduce("sum", call.apply("exp", call.apply("sub", x, top)), axes, True)
-    return call.reshape(call.apply("add", call.apply("log", total), top), call.result_shape)
 
 
 def read_instance_norm(call: OperatorCall) -> ValueName:
@@ -263,15 +227,12 @@ def read_adaptive_pool(kind: str, combine: str) -> Handler:
 DIMENSIONS = ("1d", "2d", "3d")
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), read_softmax),
-    **dict.fromkeys(("log_softmax", "_log_softmax"), read_log_softmax),
     **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), read_batch_norm),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), read_layer_norm),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
     **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
-    **dict.fromkeys(("var", "std", "var_mean"), read_variance),
+    **dict.fromkeys(("var", "var_mean"), read_variance),
     **{name: read_reduction(name) for name in ("sum", "mean", "prod")},
-    "linalg_vector_norm": read_vector_norm,
-    "logsumexp": read_logsumexp,
     "instance_norm": read_instance_norm,
     "amax": read_reduction("max"),
     "amin": read_reduction("min"),

@@ -40,24 +40,6 @@ def read_transpose(call: OperatorCall) -> ValueName:
     return call.permute(x, order)
 
 
-def read_matrix_transpose(call: OperatorCall) -> ValueName:
-    """`mT`: the last two dimensions change places."""
-    *outer, rows, columns = range(len(call.shape(call["self"])))
-    return call.permute(call["self"], (*outer, columns, rows))
-
-
-def read_movedim(call: OperatorCall) -> ValueName:
-    """`movedim`: some dimensions get new places, the others keep their order."""
-    x = call["self"]
-    source, destination = (
-        [call.axis(d, x) for d in (listed if isinstance(listed, list | tuple) else [listed])]
-        for listed in (call["source"], call["destination"])
-    )
-    rest = iter(d for d in range(len(call.shape(x))) if d not in source)
-    places = dict(zip(destination, source, strict=True))
-    return call.permute(x, [places[d] if d in places else next(rest) for d in range(len(call.shape(x)))])
-
-
 def read_expand(call: OperatorCall) -> ValueName:
     """`expand` and `expand_as`."""
     call.skip("size", "implicit", "other")
@@ -86,16 +68,6 @@ def read_select(call: OperatorCall) -> ValueName:
     axis = call.axis(call["dim"], x)
     index = int(call["index"]) % call.shape(x)[axis]
     return call.reshape(call.slice(x, axis, index, index + 1), call.result_shape)
-
-
-def read_narrow(call: OperatorCall) -> ValueName:
-    """`narrow`."""
-    x, start = call["self"], call["start"]
-    axis = call.axis(call["dim"], x)
-    if isinstance(start, ValueName):
-        raise NotCoveredError("narrow whose start is a tensor")
-    start = limit_index(start, call.shape(x)[axis], 0)
-    return call.slice(x, axis, start, start + call["length"])
 
 
 def read_split(call: OperatorCall) -> Outputs:
@@ -142,21 +114,6 @@ def read_repeat(call: OperatorCall) -> ValueName:
     return call.reshape(wide, call.result_shape)
 
 
-def read_repeat_interleave(call: OperatorCall) -> ValueName:
-    """`repeat_interleave` by a number: each element of a dimension that many times in a row."""
-    x, repeats = call["self"], call.get("repeats")
-    if not isinstance(repeats, int) or isinstance(repeats, ValueName):
-        raise NotCoveredError("repeat_interleave by a tensor: its shape depends on data")
-    call.skip("output_size")
-    if call.get("dim") is None:
-        x = call.reshape(x, (int(np.prod(call.shape(x))),))
-    axis = call.axis(call.get("dim", 0), x)
-    shape = call.shape(x)
-    apart = call.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-    wide = call.expand(apart, (*shape[: axis + 1], repeats, *shape[axis + 1 :]))
-    return call.reshape(wide, call.result_shape)
-
-
 def read_roll(call: OperatorCall) -> ValueName:
     """`roll`: the end of a dimension comes before its begin."""
     x, axes = call["self"], call.get("dims", [])
@@ -185,16 +142,6 @@ def read_unfold(call: OperatorCall) -> ValueName:
         made = call.emit("gather", (x, places), apart, axis=axis)
     order = [i for i in range(len(apart)) if i != axis + 1]
     return call.permute(made, [*order, axis + 1])
-
-
-def read_pixel_shuffle(call: OperatorCall) -> ValueName:
-    """`pixel_shuffle`: channels become rows and columns."""
-    x, factor = call["self"], call["upscale_factor"]
-    *outer, channels, height, width = call.shape(x)
-    n = len(outer)
-    apart = call.reshape(x, (*outer, channels // factor**2, factor, factor, height, width))
-    order = [*range(n), n, n + 3, n + 1, n + 4, n + 2]
-    return call.reshape(call.permute(apart, order), call.result_shape)
 
 
 def read_scatter(call: OperatorCall) -> ValueName:
@@ -322,10 +269,7 @@ def changes_order(call: OperatorCall, value: ValueName) -> bool:
 
 SAME_ORDER = "view reshape _unsafe_view flatten unsqueeze squeeze unflatten reshape_as view_as"
 VIEWS = frozenset(
-    (
-        SAME_ORDER
-        + " permute transpose swapaxes swapdims t expand expand_as broadcast_to slice select narrow"
-    ).split()
+    (SAME_ORDER + " permute transpose swapaxes swapdims t expand expand_as broadcast_to slice select").split()
 )
 """Operators that name the same elements differently."""
 IDENTITIES = frozenset(
@@ -347,17 +291,12 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("clone", "contiguous"), read_clone),
     "copy": read_copy,
     "permute": read_permute,
-    "mT": read_matrix_transpose,
-    **dict.fromkeys(("movedim", "moveaxis"), read_movedim),
     "slice": read_slice,
     "select": read_select,
-    "narrow": read_narrow,
     "cat": read_cat,
     "stack": read_stack,
-    "repeat_interleave": read_repeat_interleave,
     "roll": read_roll,
     "unfold": read_unfold,
-    "pixel_shuffle": read_pixel_shuffle,
     "embedding": read_embedding,
     "index_select": read_index_select,
     "index": read_index,
