@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
 from ekc.governor import objective
-from ekc.governor.curve_fit import CoefficientPrior, fit_curve
 from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ResponsePrior, choose_control
+from ekc.governor.response_curve import (
+    POWER_CAP,
+    SM_CLOCK,
+    CoefficientPrior,
+    ResponsePrior,
+    choose_control,
+    fit_curve,
+)
 from ekc.governor.search import MAX_POINTS, LimitSearch
 
 GEARS = np.arange(600.0, 1996.0, 15.0)
