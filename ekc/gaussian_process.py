@@ -6,7 +6,7 @@ One class for all of ekc. Its users differ in covariance, mean and noise, which 
 |---|---|---|---|
 | figures of kernels (`feature_process`) | Matern 5/2 over features | 0 | one, learned |
 | kernels over clocks (`clock_model`) | of the log clock, shared and of each kernel | 0 | of each reading |
-| a job over a limit (`response_curve`) | polynomial and random walk | polynomial | the same, and the default's |
+| a job over a limit (`response_curve`) | polynomial, random walk | polynomial | likewise, and the default's |
 
 Arrays: n observed points, m points that are asked for.
 """

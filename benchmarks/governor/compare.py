@@ -35,7 +35,7 @@ from benchmarks.governor.regret import CAUSES, Regret
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
+from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_job import SimulatedJob
 from ekc.governor.simulation.simulated_run import SimulatedRun

@@ -26,8 +26,8 @@ from benchmarks.governor.compare import measure_default, sample_jobs
 from ekc.governor.event_records import Chosen, Event
 from ekc.governor.live.simulated_truth import find_true_static
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.saved_choice import SavedChoice, SavedChoiceTried
 from ekc.governor.simulation.simulated_job import SimulatedJob
 from ekc.governor.simulation.simulated_run import SimulatedRun

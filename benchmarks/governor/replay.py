@@ -29,14 +29,12 @@ from benchmarks.common.script import format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.policy import Policy
+from ekc.governor.decision import LimitSearch, find_best
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import PhaseReadings
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable, ResponsePrior
 from ekc.governor.samples import Values
-from ekc.governor.search import LimitSearch
 
 NOISES = (0.0, 0.005, 0.015)
 """Relative standard deviations of the noise on seconds and on watts of a reading. With the largest, two
@@ -140,7 +138,7 @@ def bracket_sweep(sweep: Sweep, policy: Policy) -> ReplayResult:
 def make_result(sweep: Sweep, policy: Policy, chosen: int, readings: int) -> ReplayResult:
     """The chosen row beside the best row of the sweep within the budget."""
     slowdown, saving = sweep.compute_slowdown(), sweep.compute_saving()
-    best = objective.find_best(policy, slowdown, saving)
+    best = find_best(policy, slowdown, saving)
     places = [chosen, len(sweep.limit) - 1 if best is None else best]
     figures = [float(x[place]) for place in places for x in (slowdown, saving)]
     return ReplayResult(sweep.name, readings, len(sweep.limit), *figures)

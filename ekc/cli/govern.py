@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
     from ekc.governor.live.metrics import GovernorMetrics
     from ekc.governor.live.simulated_truth import SimulatedTruth
-    from ekc.governor.policy import PlannedClock, Policy
     from ekc.governor.protocols import Actuator, Probe
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import PlannedClock, Policy, Tariff
 
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
@@ -189,7 +188,7 @@ def govern(
 
 def _read_plan(file: Path) -> PlannedClock:
     """The clock of a plan. Raises `InvalidInput` for a file that holds no plan."""
-    from ekc.governor.policy import PlannedClock
+    from ekc.governor.request import PlannedClock
     from ekc.search.clocks.plan import ClockPlan
 
     plan = ClockPlan.read(file)
@@ -201,8 +200,8 @@ def _govern_job(
 ) -> GovernorExit:
     """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
     from ekc.governor.live.governed_job import AttachedJob, CommandJob, CommandStartError
-    from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
+    from ekc.governor.request import GovernorRequest
 
     gpu_names = tuple(options["gpu"])
     if gpu_names:

@@ -13,8 +13,7 @@ from ekc.cli.output import log
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.governor.policy import Policy
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import Policy, Tariff
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,8 +155,7 @@ _REPORT_OPTIONS = (
 def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
     """The policy of the options. A limit implies its objective. Raises `InvalidInput` for options that
     exclude each other; a weaker source (environment, file) yields to a stronger one, and a line says so."""
-    from ekc.governor.deadline import parse_deadline
-    from ekc.governor.policy import Policy
+    from ekc.governor.request import Policy, parse_deadline
 
     limit = _choose_limit(context, values)
     objective = values["objective"] if limit is None else _LIMITS[limit]
@@ -192,7 +190,7 @@ def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
 
 def make_tariff(values: dict[str, Any]) -> Tariff:
     """Price and CO2 of a kWh. Raises `InvalidInput`."""
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import Tariff
 
     price, currency = values["price"] or (None, "")
     return Tariff(price, currency, values["intensity"])

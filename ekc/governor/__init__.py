@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from ekc.governor.governor import Governor
     from ekc.governor.loop import govern
     from ekc.governor.period import Period, detect_period
-    from ekc.governor.policy import Policy
+    from ekc.governor.request import Policy
 
 _HOME = {
     "Governor": "ekc.governor.governor",
     "Period": "ekc.governor.period",
-    "Policy": "ekc.governor.policy",
+    "Policy": "ekc.governor.request",
     "detect_period": "ekc.governor.period",
     "govern": "ekc.governor.loop",
 }

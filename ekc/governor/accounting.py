@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekc.governor import objective
+from ekc.governor.decision import find_static
 from ekc.governor.event_records import Event, format_settings
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import DefaultComparison
+from ekc.governor.request import Policy
 
 Z_95 = 1.96
 """Standard errors on each side of a 95 % interval."""
@@ -131,8 +131,7 @@ def estimate_saving(phase: Phase, settings: Settings) -> SavingEstimate:
 
 def _average_readings(phase: Phase, settings: Settings) -> SavingEstimate:
     """Mean of the readings under limits for which there is no curve, such as a memory clock alone."""
-    readings = [r for r in phase.readings.other_readings if r.settings == settings]
-    outcomes = [x for x in map(phase.readings.compare_to_default, readings) if np.isfinite(x.slowdown)]
+    outcomes = phase.readings.compare_settings(settings)
     if not outcomes:
         return SavingEstimate(0.0, 1.0, 0.0)
     saving, error, slowdown = np.array([(x.saving, _compute_saving_error(x), x.slowdown) for x in outcomes]).T
@@ -162,7 +161,7 @@ def find_static_limit(
     saving = work @ np.array([c.saving for c in curves]) / default_j
     slowdown = work_s @ np.array([c.slowdown for c in curves]) / work_s.sum()
     error = np.sqrt(work**2 @ np.array([c.saving_std for c in curves]) ** 2) / default_j
-    place = objective.find_static(policy, slowdown, saving, default_j, work_s.sum())
+    place = find_static(policy, slowdown, saving, default_j, work_s.sum())
     if place is None:
         return StaticLimit(Settings(), 0.0, 0.0, 0.0)
     settings = works[0][0].search.control.make_settings(gears[place])

@@ -18,11 +18,11 @@ from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
 from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
-from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import Phase, ResponseModel
 from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
+from ekc.governor.readings import NOT_MEASURED
+from ekc.governor.request import Policy
 
 READING_GAPS_S = (60.0, 1800.0)
 """Seconds before the second reading, and most seconds between two; the gap doubles."""
@@ -140,7 +140,7 @@ def _report_advice(meter: JobMeter, phase: Phase, policy: Policy, gears: Gears, 
     phase.search = replace(phase.search, policy=limited)
     gear = phase.search.advise_gear(phase.readings)
     choice = Settings() if gear is None else phase.search.control.make_settings(gear)
-    expected = phases.predict_settings(phase, choice)
+    expected = phase.predict_settings(choice)
     bound = NOT_MEASURED
     if choice.sm_mhz is not None:
         longer = phase.search.get_default_limit(phase.readings) / choice.sm_mhz - 1

@@ -10,8 +10,8 @@ from typing import Any
 
 from ekc.devices.clocks.limits import LIMIT_NAMES, Limit
 from ekc.devices.clocks.limits import format_settings as format_settings
-from ekc.governor.job_reading import JobReading
 from ekc.governor.protocols import Settings
+from ekc.governor.readings import JobReading
 from ekc.tables import count_nouns
 
 

@@ -10,7 +10,6 @@ from typing import Literal
 from ekc.errors import EkcError
 from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
-from ekc.governor.budget import estimate_payoff, estimate_remaining_s
 from ekc.governor.change_detection import (
     CONFIRM_S,
     LARGE_CHANGE,
@@ -19,6 +18,7 @@ from ekc.governor.change_detection import (
     ChangeDetector,
     has_work,
 )
+from ekc.governor.decision import CONFIDENT_SIGMA
 from ekc.governor.event_records import (
     Applied,
     Ended,
@@ -30,7 +30,14 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_limits import LimitMissed, explain_missed_cap, has_budget_returned, make_phase_policy
+from ekc.governor.job_limits import (
+    LimitMissed,
+    estimate_payoff,
+    estimate_remaining_s,
+    explain_missed_cap,
+    has_budget_returned,
+    make_phase_policy,
+)
 from ekc.governor.job_meter import (
     PASSING_FAILURES,
     WORK_POLL_S,
@@ -40,13 +47,11 @@ from ekc.governor.job_meter import (
     TotalsBySettings,
     WatchedStretch,
 )
-from ekc.governor.job_reading import NOT_MEASURED
 from ekc.governor.phase import Phase, ResponseModel, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
-from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.readings import NOT_MEASURED, PhaseReadings
+from ekc.governor.request import Policy
 from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
 MAX_WAIT_S = 40.0
@@ -331,7 +336,7 @@ class _ControlLoop:
         """Check schedule of a choice just made."""
         if phase.readings.has_uncertain_progress():
             return CheckSchedule(self._probe.now(), EARLY_CHECK_S)
-        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
+        is_unsure = phase.predict_choice().slowdown_error > CONFIDENT_SIGMA
         first_s = EARLY_CHECK_S if is_unsure else FIRST_CHECK_S
         gap = max(first_s, phase.progress.compute_window_s() / MAX_CHECK_SHARE)
         return CheckSchedule(self._probe.now(), gap)
@@ -367,7 +372,7 @@ class _ControlLoop:
         if phase.choice == Settings():
             # The default needs no check, but the full budget may be available again.
             return self._update_choice(phase) if phase.readings.other_readings else "agreed"
-        expected = phases.predict_choice(phase)
+        expected = phase.predict_choice()
         # A watched stretch is measured by bytes, which are not comparable across memory clocks.
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
         reading = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
@@ -428,7 +433,7 @@ class _ControlLoop:
             self._search_phase(phase)
             return "searched"
         before = phase.choice
-        after = phases.choose_settings(phase)
+        after = phase.choose_settings()
         default_limit = phase.search.get_default_limit(phase.readings)
         gears = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
         has_moved = abs(gears[1] / gears[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz

@@ -9,15 +9,13 @@ from typing import Protocol
 
 import numpy as np
 
-from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
+from ekc.governor.decision import LimitSearch, compute_score, compute_violation
 from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
-from ekc.governor.job_reading import NOT_MEASURED, JobReading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
-from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
@@ -26,10 +24,10 @@ from ekc.governor.progress_rate import (
     measure_progress_rate,
 )
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import DefaultComparison, PhaseReadings
+from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK, ResponsePrior, choose_control
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
-from ekc.governor.search import LimitSearch
 
 RECORD_MORE_S = 5.0
 MAX_FIRST_S = 75.0
@@ -93,12 +91,24 @@ class Phase:
             memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.control.get_value(settings) or base)) * memory
 
+    def choose_settings(self) -> Settings:
+        """The best limits at the memory clock of the search; the default where nothing is better."""
+        return self.search.choose_settings(self.readings, self.choice)
+
+    def predict_settings(self, settings: Settings) -> DefaultComparison:
+        """Expected outcome of some limits, at the memory clock of the search."""
+        return self.search.predict_settings(self.readings, settings)
+
+    def predict_choice(self) -> DefaultComparison:
+        """Expected outcome of the choice."""
+        return self.predict_settings(self.choice)
+
     def track_period(self, samples: SensorSamples) -> bool | None:
         """Track the period at the default (that of the samples over the expected stretch of the choice) as it
         drifts; whether it was found, None if unknown."""
         if self.progress.kind != "period":
             return None
-        expected = 1 + predict_choice(self).slowdown
+        expected = 1 + self.predict_choice().slowdown
         found = find_period_near(samples, self.progress.period_s * expected, 0.97, 1.03)
         if found is None:
             return None
@@ -111,7 +121,7 @@ class Phase:
         """Seconds of a recording under the choice: whole periods, since parts of one differ."""
         if not self.progress.period_s > 0:
             return APERIODIC_LOOK_S
-        period = self.progress.period_s * (1 + predict_choice(self).slowdown)
+        period = self.progress.period_s * (1 + self.predict_choice().slowdown)
         fewest, most = (max(1, ceil(MIN_LOOK_S / period)), max(1, int(MAX_LOOK_S / period)))
         return period * min(max(3, fewest), most)
 
@@ -205,7 +215,7 @@ def predict_from_counters(meter: JobMeter, phase: Phase, model: ResponseModel | 
     prior = model(counters or {}, phase.readings.default_readings[-1])
     phase.search = replace(phase.search, predicted_prior=prior)
     response = phase.search.fit_response(phase.readings)
-    place = response.choose_index(phase.search.policy, is_checked=True)
+    place = phase.search.find_best_place(response, is_checked=True)
     settings = phase.search.control.make_settings(response.gears[place])
     expected = float(response.slowdown[place]), float(response.saving[place])
     meter.on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))
@@ -257,51 +267,13 @@ def remeasure_default(meter: JobMeter, phase: Phase, max_s: float | None = None)
 
 def summarise_checks(phase: Phase, at_s: float) -> Checked | None:
     """Mean slowdown and saving over all checks of the choice; None where none measured progress."""
-    outcomes = _compare_readings(phase, phase.choice)
+    outcomes = phase.readings.compare_settings(phase.choice)
     if not outcomes:
         return None
     weight = np.array([1 / o.slowdown_error**2 for o in outcomes])
     mean = float(weight @ [o.slowdown for o in outcomes] / weight.sum())
     error = np.hypot(1 / np.sqrt(weight.sum()), np.median([o.default_error for o in outcomes]))
     return Checked(at_s, mean, float(1.96 * error), float(np.mean([o.saving for o in outcomes])))
-
-
-def choose_settings(phase: Phase) -> Settings:
-    """The best limits at the phase's memory clock; the default where nothing is better."""
-    gear, memory = phase.search.choose_gear(phase.readings), phase.search.memory_mhz
-    if gear is not None:
-        return phase.search.control.make_settings(gear, memory)
-    memory_only = Settings(memory_mhz=memory)
-    expected = predict_settings(phase, memory_only)
-    is_within = objective.compute_violation(phase.search.policy, expected.slowdown, expected.saving) <= 0
-    # Only if it is the choice already: no curve predicts the cost of the memory clock alone.
-    return memory_only if memory_only == phase.choice and is_within else Settings()
-
-
-def predict_choice(phase: Phase) -> DefaultComparison:
-    """Expected outcome of the choice."""
-    return predict_settings(phase, phase.choice)
-
-
-def predict_settings(phase: Phase, settings: Settings) -> DefaultComparison:
-    """Expected outcome of some limits, at the memory clock of the search."""
-    gear = phase.search.control.get_value(settings)
-    if gear is None:
-        # The default, or a memory clock alone: there is no curve.
-        outcomes = _compare_readings(phase, settings)
-        return outcomes[-1] if outcomes else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
-    response = phase.search.fit_response(phase.readings)
-    place = int(np.searchsorted(response.gears, gear))
-    slowdown, saving = float(response.slowdown[place]), float(response.saving[place])
-    error = float(response.slowdown_std[place])
-    return DefaultComparison(slowdown, error, 0.0, (1 - saving) / (1 + slowdown), 0.0)
-
-
-def _compare_readings(phase: Phase, settings: Settings) -> list[DefaultComparison]:
-    """Readings under some limits that measured progress, compared with the default."""
-    readings = [r for r in phase.readings.other_readings if r.settings == settings]
-    outcomes = [phase.readings.compare_to_default(r) for r in readings]
-    return [o for o in outcomes if np.isfinite(o.slowdown)]
 
 
 MAX_MEMORY_UTIL = 12.0
@@ -322,11 +294,11 @@ def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
         settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-    phase.choice = choose_settings(phase)
+    phase.choice = phase.choose_settings()
     if gears.memory_mhz and _can_memory_pay(phase):
         _search_memory_clocks(meter, phase, gears)
     meter.set_limits(phase.choice, "the choice")
-    expected = predict_choice(phase)
+    expected = phase.predict_choice()
     cost = meter.probe.now() - start, meter.probe.read_energy_j() - joules
     count = len(phase.readings.other_readings) - points
     meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, count, *cost))
@@ -342,7 +314,7 @@ def _find_faster_settings(
 ) -> Settings | None:
     """The lowest gear whose slowdown is smaller by `slowdown_reduction` than that of `base_settings`."""
     response = phase.search.fit_response(phase.readings)
-    largest = predict_settings(phase, base_settings).slowdown - slowdown_reduction
+    largest = phase.predict_settings(base_settings).slowdown - slowdown_reduction
     is_limiting = response.gears < phase.search.get_default_limit(phase.readings)
     places = np.flatnonzero((response.slowdown <= largest) & is_limiting)
     return phase.search.control.make_settings(response.gears[places[0]]) if len(places) else None
@@ -351,14 +323,14 @@ def _find_faster_settings(
 def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
     """Lower the memory clock at the chosen SM clock while that is within the budget and better."""
     policy = phase.search.policy
-    best, sm_choice = predict_choice(phase), phase.choice
+    best, sm_choice = phase.predict_choice(), phase.choice
     top = gears.memory_mhz[-1]
     for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
         settings = replace(sm_choice, memory_mhz=memory)
         if not measure_settings(meter, phase, settings, "candidate"):
             return
         outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
-        over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))
+        over = float(compute_violation(policy, outcome.slowdown, outcome.saving))
         if (
             0 < over <= MAX_TRADED_SLOWDOWN
             and (faster := _find_faster_settings(phase, sm_choice, over)) is not None
@@ -367,10 +339,10 @@ def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
             if not measure_settings(meter, phase, settings, "candidate"):
                 return
             outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
-            over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))
+            over = float(compute_violation(policy, outcome.slowdown, outcome.saving))
         if not over <= 0:
             return
-        if objective.compute_score(policy, outcome.slowdown, outcome.saving) >= objective.compute_score(
+        if compute_score(policy, outcome.slowdown, outcome.saving) >= compute_score(
             policy, best.slowdown, best.saving
         ):
             return

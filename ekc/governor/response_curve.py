@@ -16,11 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.gaussian_process import GaussianProcess
-from ekc.governor import objective
-from ekc.governor.job_reading import JobReading
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import MIN_ERROR, PhaseReadings
+from ekc.governor.readings import MIN_ERROR, JobReading, PhaseReadings
 from ekc.governor.samples import Values
 
 MIN_CURVE_ERROR = 1e-4
@@ -184,16 +181,6 @@ def choose_control(gears: Gears) -> ControlVariable:
     return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
 
 
-CONFIDENT_SIGMA = 0.007
-"""Standard deviation of a slowdown up to which the governor uses it without margin, once a check agreed."""
-CAUTION_FACTOR = 0.5
-"""Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`. It is small,
-since checks go on and time that was lost is saved again."""
-FIRST_CONFIDENT_SIGMA, FIRST_CAUTION_FACTOR = 0.003, 2.0
-"""The same for the choice of a search, which no check has confirmed. On recorded sweeps, with 1.5 % of noise
-on each reading, 1 % of the choices are then more than a tenth beyond a budget of 5 %."""
-
-
 @dataclass(frozen=True)
 class ResponsePrior:
     """Prior of slowdown and power over the limit, by the limit itself or by a model."""
@@ -221,24 +208,6 @@ class ResponseCurve:
     time_error: float
     """Standard error of one more reading of the slowdown."""
     power_error: float
-
-    def choose_index(self, policy: Policy, is_checked: bool = False) -> int:
-        """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is, or the lowest where power is above its cap. `is_checked`: whether a check has
-        confirmed a choice by this curve."""
-        if policy.max_power_share is not None:
-            return objective.find_best(policy, self.slowdown, self.saving) or 0
-        slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std, is_checked)
-        best = objective.find_best(policy, slowdown, self.saving)
-        return len(self.gears) - 1 if best is None else best
-
-
-def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float, is_checked: bool) -> Values:
-    """Slowdown plus a margin for its standard deviation, larger before a check has agreed."""
-    factor, confident = CAUTION_FACTOR, CONFIDENT_SIGMA
-    if not is_checked:
-        factor, confident = FIRST_CAUTION_FACTOR, FIRST_CONFIDENT_SIGMA
-    return np.asarray(slowdown + factor * np.maximum(0.0, np.asarray(sigma) - confident))
 
 
 def fit_response_curve(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekc.governor import objective
 from ekc.governor import phase as phases
+from ekc.governor.decision import compute_score, compute_violation
 from ekc.governor.event_records import Chosen, Event, format_settings
 from ekc.governor.job_meter import JobMeter
 from ekc.governor.phase import Phase
@@ -82,7 +82,7 @@ def list_choices(found: Sequence[Phase]) -> list[SavedChoice]:
 
 
 def _make_choice(phase: Phase) -> SavedChoice:
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     watts, sm_util, memory_util = map(float, phase.default_signature)
     return SavedChoice(
         phase.choice,
@@ -111,7 +111,7 @@ def try_choice(meter: JobMeter, phase: Phase, saved: SavedChoice) -> bool:
         return False
     phase.choice = saved.settings
     meter.set_limits(phase.choice, "the choice of an earlier run")
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     cost = meter.probe.now() - start_s, meter.probe.read_energy_j() - start_j
     meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, 1, *cost))
     return True
@@ -133,8 +133,8 @@ def _is_confirmed(phase: Phase, saved: SavedChoice, outcome: DefaultComparison) 
     slowdown = weight * outcome.slowdown + (1 - weight) * saved.slowdown
     saving = weight * outcome.saving + (1 - weight) * saved.saving
     policy = phase.search.policy
-    is_within = objective.compute_violation(policy, slowdown, saving) <= MIN_SAVED_ERROR
-    is_better = policy.objective == "speed" or objective.compute_score(policy, slowdown, saving) < 1
+    is_within = compute_violation(policy, slowdown, saving) <= MIN_SAVED_ERROR
+    is_better = policy.objective == "speed" or compute_score(policy, slowdown, saving) < 1
     return bool(is_within and is_better)
 
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.governor.baselines import find_oracle_clocks, gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from ekc.errors import InvalidInput
-from ekc.governor.policy import Policy
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK, ResponsePrior
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job

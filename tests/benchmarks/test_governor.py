@@ -29,7 +29,7 @@ from benchmarks.governor.traces import Load, make_aperiodic_trace, make_periodic
 from ekc.errors import InvalidInput
 from ekc.governor import Period
 from ekc.governor.event_records import Shifted
-from ekc.governor.policy import Policy
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun

@@ -12,11 +12,11 @@ from benchmarks.governor.predict.model import COUNTERS
 from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import CountersRead, Event, Predicted
 from ekc.governor.job_meter import make_reading
-from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.readings import JobReading, ProgressRate
+from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_job import compute_costs, find_clock_indices
 from ekc.governor.simulation.simulated_run import SimulatedRun

@@ -19,7 +19,7 @@ from ekc.governor.event_records import Event
 from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import govern
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
+from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob

@@ -19,8 +19,8 @@ job = CommandJob(sys.argv[1:])
 
 import numpy as np  # noqa: E402
 
-from ekc.governor.policy import GovernorRequest, Policy  # noqa: E402
 from ekc.governor.protocols import Settings  # noqa: E402
+from ekc.governor.request import GovernorRequest, Policy  # noqa: E402
 from ekc.governor.samples import SensorSamples  # noqa: E402
 
 

@@ -12,12 +12,11 @@ from ekc.governor.event_records import Chosen, Ended, Event, Resumed
 from ekc.governor.live.savings import make_savings
 from ekc.governor.live.simulated_truth import find_truth
 from ekc.governor.loop import _ControlLoop
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.request import Policy, Tariff
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from ekc.governor.simulation.timeline import make_pause
-from ekc.governor.tariff import Tariff
 from tests.governor.helpers import (
     govern_run,
     make_iterations,

@@ -10,8 +10,8 @@ import pytest
 from ekc.errors import ActuatorError
 from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import Ended, Event
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, NullActuator, Settings
+from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_job import compute_costs

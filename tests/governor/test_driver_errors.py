@@ -17,8 +17,8 @@ from ekc.governor.job_meter import MAX_FAILURES
 from ekc.governor.live.group import GroupActuator
 from ekc.governor.live.planned_clock import hold_planned_clock
 from ekc.governor.loop import govern
-from ekc.governor.policy import PlannedClock, Policy
 from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.request import PlannedClock, Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import end_job, make_iterations, make_job, python_command, start_govern

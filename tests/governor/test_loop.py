@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
-from ekc.governor.budget import estimate_payoff
 from ekc.governor.event_records import (
     Applied,
     Chosen,
@@ -22,9 +21,10 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
+from ekc.governor.job_limits import estimate_payoff
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Gears, Settings
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import ResponsePrior
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
@@ -113,10 +113,10 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
     phase.choice = Settings(memory_mhz=5001)
     for _ in range(2):
         assert phases.measure_settings(meter, phase, phase.choice, "candidate")
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     assert expected.slowdown > 0.03
     assert not phase.readings.has_refuted(expected)
-    assert phases.predict_settings(phase, Settings()).slowdown == 0
+    assert phase.predict_settings(Settings()).slowdown == 0
 
 
 def test_zero_budget_resets_the_memory_clock() -> None:

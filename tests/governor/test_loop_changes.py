@@ -22,8 +22,8 @@ from ekc.governor.event_records import (
 from ekc.governor.job_meter import JobEnded, WatchedStretch
 from ekc.governor.loop import _ControlLoop, govern
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_job import JobStage

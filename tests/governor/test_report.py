@@ -5,8 +5,8 @@ from __future__ import annotations
 from ekc.governor.event_records import Applied, Checked, Chosen, Shifted, Skipped
 from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.loop import _ControlLoop
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import make_iterations, make_job
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.policy import Policy
+from ekc.governor.decision import MAX_POINTS, LimitSearch, find_best
 from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import PhaseReadings
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import (
     POWER_CAP,
     SM_CLOCK,
@@ -23,7 +22,6 @@ from ekc.governor.response_curve import (
     choose_control,
     fit_curve,
 )
-from ekc.governor.search import MAX_POINTS, LimitSearch
 
 GEARS = np.arange(600.0, 1996.0, 15.0)
 TOP_MHZ = GEARS[-1]
@@ -155,10 +153,10 @@ def test_outlier_does_not_decide_the_choice() -> None:
 
 def test_find_best_by_objective() -> None:
     slow, saved = np.array([0.0, 0.04, 0.2]), np.array([0.0, 0.1, 0.3])
-    assert objective.find_best(Policy(), slow, saved) == 1
-    assert objective.find_best(Policy(objective="edp"), slow, saved) == 2
-    assert objective.find_best(Policy(objective="speed", min_saving=0.05), slow, saved) == 1
-    assert objective.find_best(Policy(objective="speed", min_saving=0.5), slow, saved) is None
+    assert find_best(Policy(), slow, saved) == 1
+    assert find_best(Policy(objective="edp"), slow, saved) == 2
+    assert find_best(Policy(objective="speed", min_saving=0.05), slow, saved) == 1
+    assert find_best(Policy(objective="speed", min_saving=0.5), slow, saved) is None
 
 
 @pytest.mark.parametrize(

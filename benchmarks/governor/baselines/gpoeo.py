@@ -23,10 +23,10 @@ from benchmarks.governor.baselines.odpp import (
 )
 from benchmarks.governor.predict.model import CLOCK_RATIOS
 from ekc.governor.job_meter import JobEnded, JobMeter
-from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase import ResponseModel
 from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.samples import Values
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.governor.job_reading import JobReading
+from ekc.governor.readings import JobReading
 from ekc.governor.response_curve import (
     CoefficientPrior,
     ResponsePrior,

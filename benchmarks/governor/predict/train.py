@@ -18,9 +18,9 @@ from benchmarks.governor.predict.model import (
     build_features,
 )
 from ekc.governor.job_meter import make_reading
-from ekc.governor.job_reading import ProgressRate
 from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Settings
+from ekc.governor.readings import ProgressRate
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_job import PhaseCosts, SimulatedJob, compute_costs
 from ekc.governor.simulation.simulated_run import SimulatedRun

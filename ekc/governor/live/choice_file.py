@@ -18,9 +18,9 @@ from typing import Any, get_args
 from ekc.argument_checks import is_number
 from ekc.file_limits import parse_json, read_plain_file
 from ekc.governor.event_records import to_plain_json
-from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import ProgressKind
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.saved_choice import SavedChoice
 
 MAX_BYTES = 100_000

@@ -20,7 +20,7 @@ from ekc.governor.live.board_watch import BoardWatch
 from ekc.governor.live.governed_job import GovernedJob
 from ekc.governor.live.gpus import GpuChoice, find_job_gpus, find_seen_gpus
 from ekc.governor.live.steps import StepReader
-from ekc.governor.policy import GovernorRequest
+from ekc.governor.request import GovernorRequest
 
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog

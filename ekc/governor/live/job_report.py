@@ -24,8 +24,8 @@ from ekc.governor.event_records import (
 )
 from ekc.governor.live.savings import Savings, make_savings
 from ekc.governor.live.simulated_truth import SimulatedTruth
+from ekc.governor.request import Tariff
 from ekc.governor.samples import SensorSamples, finite_mean
-from ekc.governor.tariff import Tariff
 from ekc.tables import count_nouns
 
 TRACE_STEP_S = 1.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from ekc.governor.event_records import EventCallback
 from ekc.governor.live.session import LoopFunction
-from ekc.governor.policy import GovernorRequest, Policy
 from ekc.governor.protocols import Actuator, NullActuator, Probe
+from ekc.governor.request import GovernorRequest, Policy
 
 
 def make_loop(

@@ -22,8 +22,8 @@ from ekc.governor.live.probe import (
     make_watched_units,
 )
 from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S, GovernorSession, LoopFunction, SessionListener
-from ekc.governor.policy import GovernorRequest
 from ekc.governor.protocols import Probe
+from ekc.governor.request import GovernorRequest
 
 
 class GovernorListener(SessionListener, Protocol):

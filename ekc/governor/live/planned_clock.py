@@ -9,8 +9,8 @@ from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.errors import ActuatorError
 from ekc.governor.event_records import Applied, Ended, EventCallback, Planned, Started
 from ekc.governor.job_meter import PASSING_FAILURES, DriverRetries, JobEnded
-from ekc.governor.policy import PlannedClock
 from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.request import PlannedClock
 
 RECORD_S = 5.0
 """Seconds of sensor samples at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ekc.governor.accounting import Accounted, StaticLimit
-from ekc.governor.tariff import JOULES_PER_KWH, Tariff
+from ekc.governor.request import JOULES_PER_KWH, Tariff
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
+from ekc.governor.decision import find_static
 from ekc.governor.event_records import format_settings
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs
 from ekc.governor.simulation.simulated_run import SimulatedRun
 
@@ -50,7 +50,7 @@ def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float
     is_paused = np.array([stage.is_paused for stage in job.stages])[job.stage_indices]
     worked_s = float(seconds[-1]) - float(job.seconds[is_paused].sum())
     slowdown, saving = (seconds - seconds[-1]) / worked_s, 1 - joules / joules[-1]
-    place = objective.find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
+    place = find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
     if place is None or place == len(seconds) - 1:
         return Settings(), 0.0, 0.0
     clock = int(job.card.list_sm_clocks_mhz()[place])
