@@ -33,7 +33,7 @@ from ekc.governor.decision import LimitSearch, find_best
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
 from ekc.governor.request import Policy
-from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable, ResponsePrior
+from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable
 from ekc.governor.samples import Values
 
 NOISES = (0.0, 0.005, 0.015)
@@ -109,8 +109,7 @@ def search_sweep(
     """Search one sweep as the control loop would: (the search, all readings that it asked for)."""
     last = len(sweep.limit) - 1
     readings = PhaseReadings([sweep.make_reading(last, noise, rng)])
-    prior = ResponsePrior(sweep.control.time_prior, sweep.control.power_prior)
-    search = LimitSearch(policy, sweep.control, sweep.limit, prior)
+    search = LimitSearch(policy, sweep.control, sweep.limit)
     while (place := search.propose_next(readings)) is not None:
         group = readings.default_readings if place == last else readings.other_readings
         group.append(sweep.make_reading(place, noise, rng))

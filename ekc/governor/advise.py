@@ -18,7 +18,7 @@ from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
 from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
-from ekc.governor.phase import Phase, ResponseModel
+from ekc.governor.phase import Phase
 from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
 from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
 from ekc.governor.readings import NOT_MEASURED
@@ -104,7 +104,6 @@ def advise(
     actuator: NullActuator,
     policy: Policy,
     on_event: EventCallback,
-    model: ResponseModel | None = None,
 ) -> None:
     """Measure and advise until the job ends, again after a change of it. Raises `ActuatorError` for a card
     without clocks or caps to choose from, and what the probe raises."""
@@ -123,7 +122,6 @@ def advise(
                     pass
                 phase = phases.begin_phase(meter, policy, gears)
                 retries.note_success()
-                phases.predict_from_counters(meter, phase, model)
                 _report_advice(meter, phase, policy, gears, start)
                 _read_until_change(meter, phase)
             except PASSING_FAILURES as problem:

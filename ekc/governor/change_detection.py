@@ -24,7 +24,7 @@ SCATTER_CLIP, MIN_SCATTER_CLIP = 2.0, 0.01
 SCATTER_UPDATE_SHARE = 0.1
 """Weight of a look in the running variance of scatter."""
 LARGE_CHANGE = 0.25
-"""Relative change from which on a change is `large`: counters are read again."""
+"""Relative change from which on a change is `large`: no choice of the job was confirmed yet."""
 CONFIRM_S = 75.0
 """Seconds that a change must last: evaluations and checkpoints are shorter."""
 UNSTABLE_S = 2 * CONFIRM_S

@@ -26,7 +26,6 @@ from ekc.governor.request import Policy
 from ekc.governor.response_curve import (
     ControlVariable,
     ResponseCurve,
-    ResponsePrior,
     compute_lengthening,
     fit_response_curve,
 )
@@ -43,7 +42,7 @@ MIN_DEFAULTS = 2
 MAX_CHOICE_FACTOR = 1.3
 """Largest lengthening of a choice, as a multiple of the largest one measured so far."""
 FIRST_POINT_SLOWDOWN = 0.6
-"""Slowdown over lengthening that is assumed for the first point without a model."""
+"""Slowdown over lengthening that is assumed for the first point."""
 UNBOUNDED_FIRST_X = 0.2
 """Lengthening of the first point where no slowdown budget applies."""
 READING_COST = 0.045
@@ -127,15 +126,11 @@ class LimitSearch:
     control: ControlVariable
     gears: Values
     """Values of the limit, ascending."""
-    prior: ResponsePrior
     memory_mhz: int | None = None
     is_checked: bool = False
     """Whether a check of the running job has confirmed a choice: later ones need less margin."""
     remaining_s: float = 900.0
     """Expected seconds of the rest of the job, which gains from what a reading shows."""
-    predicted_prior: ResponsePrior | None = None
-    """A model's prediction. It picks the first point, and is not used after the first reading: even weighted
-    by its error on other jobs it would pull the curve towards their mean."""
 
     def get_default_limit(self, readings: PhaseReadings) -> float:
         """Value of the limit above which it does not bind; the top gear where that was not measured."""
@@ -143,9 +138,8 @@ class LimitSearch:
 
     def fit_response(self, readings: PhaseReadings) -> ResponseCurve:
         """The curve after the readings so far."""
-        prior = self.prior if len(self.list_tried_gears(readings)) else self.predicted_prior or self.prior
         return fit_response_curve(
-            readings, self.control, self.gears, prior, self.get_default_limit(readings), self.memory_mhz
+            readings, self.control, self.gears, self.get_default_limit(readings), self.memory_mhz
         )
 
     def is_default_within_cap(self) -> bool:
@@ -157,14 +151,14 @@ class LimitSearch:
         response = self.fit_response(readings)
         lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
         return self._get_gear_if_better(
-            readings, response, max(self.find_best_place(response, self.is_checked), lowest)
+            readings, response, max(self._find_best_place(response, self.is_checked), lowest)
         )
 
     def advise_gear(self, readings: PhaseReadings) -> float | None:
         """The best gear within the budget, however far from the readings; None where the default is best. The
         margin is that of a checked choice, since this one is not set."""
         response = self.fit_response(readings)
-        best = self.find_best_place(response, is_checked=True)
+        best = self._find_best_place(response, is_checked=True)
         return self._get_gear_if_better(readings, response, best)
 
     def choose_settings(self, readings: PhaseReadings, present: Settings) -> Settings:
@@ -192,7 +186,7 @@ class LimitSearch:
         error = float(response.slowdown_std[place])
         return DefaultComparison(slowdown, error, 0.0, (1 - saving) / (1 + slowdown), 0.0)
 
-    def find_best_place(self, response: ResponseCurve, is_checked: bool) -> int:
+    def _find_best_place(self, response: ResponseCurve, is_checked: bool) -> int:
         """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
         top one where none is, or the lowest where power is above its cap."""
         if self.policy.max_power_share is not None:
@@ -225,7 +219,7 @@ class LimitSearch:
         if self._count_readings(readings) >= MAX_POINTS:
             return None
         response = self.fit_response(readings)
-        best = self.find_best_place(response, self.is_checked)
+        best = self._find_best_place(response, self.is_checked)
         lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
         can_read = self.gears < self.get_default_limit(readings)
         can_read[:lowest] = False
@@ -299,11 +293,6 @@ class LimitSearch:
         highest = int(np.searchsorted(self.gears, base)) - 1
         if highest < 0:
             return None
-        if self.predicted_prior is not None:
-            # The best expected gear, without the margin of a choice: it is only tried.
-            response = self.fit_response(readings)
-            best = find_best(self.policy, response.slowdown, response.saving)
-            return highest if best is None else min(best, highest)
         x = UNBOUNDED_FIRST_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))

@@ -47,7 +47,7 @@ from ekc.governor.job_meter import (
     TotalsBySettings,
     WatchedStretch,
 )
-from ekc.governor.phase import Phase, ResponseModel, run_search
+from ekc.governor.phase import Phase, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.readings import NOT_MEASURED, PhaseReadings
@@ -81,21 +81,18 @@ def govern(
     actuator: Actuator,
     policy: Policy | None = None,
     on_event: EventCallback = lambda event: None,
-    model: ResponseModel | None = None,
     saved: Sequence[SavedChoice] = (),
     save: SaveFunction = lambda choices: None,
 ) -> GovernResult:
     """Govern one job until it ends.
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
-    that. `model` predicts where a search begins. `saved`: choices of an earlier run, which are tried first;
-    `save` gets those of this run after each check and at the end. Where the driver fails for a while, the job
-    is measured again later (`DriverRetries`). Raises what else probe and actuator raise. An actuator that
-    cannot set anything leaves the job as it is: it is only measured.
+    that. `saved`: choices of an earlier run, which are tried first; `save` gets those of this run after each
+    check and at the end. Where the driver fails for a while, the job is measured again later
+    (`DriverRetries`). Raises what else probe and actuator raise. An actuator that cannot set anything leaves
+    the job as it is: it is only measured.
     """
-    loop = _ControlLoop(probe, actuator, policy or Policy(), on_event, model)
-    loop.saved, loop.save = saved, save
-    return loop.run()
+    return _ControlLoop(probe, actuator, policy or Policy(), on_event, saved, save).run()
 
 
 class _ControlLoop:
@@ -105,19 +102,18 @@ class _ControlLoop:
         actuator: Actuator,
         policy: Policy,
         on_event: EventCallback,
-        model: ResponseModel | None,
+        saved: Sequence[SavedChoice] = (),
+        save: SaveFunction = lambda choices: None,
     ) -> None:
         self._probe = probe
         self._policy = policy
         self._on_event = on_event
-        self._model = model
         self._start_s, self._start_j = probe.now(), probe.read_energy_j()
         self._gears = actuator.gears()
         self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
-        self.saved: Sequence[SavedChoice] = ()
-        self.save: SaveFunction = lambda choices: None
+        self._saved, self._save = saved, save
         self._retries = DriverRetries(probe, actuator, on_event)
         self._phases: list[Phase] = []
         self._unfinished: Phase | None = None  # No limits have been chosen for it yet.
@@ -133,7 +129,7 @@ class _ControlLoop:
             self._run_phases()
         totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j
         self._report_savings()
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         self._on_event(Ended(self._probe.now(), *totals))
         return GovernResult(*totals, tuple(self._phases))
 
@@ -207,8 +203,6 @@ class _ControlLoop:
         if level != "large" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
-        else:
-            phases.predict_from_counters(self._meter, phase, self._model)
         first = phase.readings.default_readings[0]
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
@@ -224,7 +218,7 @@ class _ControlLoop:
 
     def _try_saved_choice(self, phase: Phase) -> bool:
         """Try the choice that an earlier run made in such a phase; False where there is none to trust."""
-        found = [one for one in self.saved if one.is_for(phase) and one.can_be_set(self._gears)]
+        found = [one for one in self._saved if one.is_for(phase) and one.can_be_set(self._gears)]
         if not found or not try_choice(self._meter, phase, found[0]):
             return False
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
@@ -402,7 +396,7 @@ class _ControlLoop:
             self._on_event(summary)
             self._report_savings()
         verdict = self._update_choice(phase)
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         return verdict
 
     def _check_power(self, phase: Phase) -> CheckVerdict:
@@ -421,7 +415,7 @@ class _ControlLoop:
         phase.agreed_checks += 1
         verdict = self._update_choice(phase)
         self._report_missed_limit(explain_missed_cap(phase))
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         return verdict
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:

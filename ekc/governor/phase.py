@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Protocol
 
 import numpy as np
 
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
 from ekc.governor.decision import LimitSearch, compute_score, compute_violation
-from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
+from ekc.governor.event_records import Checked, Chosen, Measured, PeriodFound
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
@@ -26,7 +24,7 @@ from ekc.governor.progress_rate import (
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
 from ekc.governor.request import Policy
-from ekc.governor.response_curve import SM_CLOCK, ResponsePrior, choose_control
+from ekc.governor.response_curve import choose_control
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
 
 RECORD_MORE_S = 5.0
@@ -34,8 +32,6 @@ MAX_FIRST_S = 75.0
 """Seconds after which the first reading starts, however few steps have ended."""
 MIN_FIRST_STEPS = 3
 """Steps that must have ended before their mean length is used."""
-COUNTER_WINDOW_S = (4.0, 25.0)
-"""Shortest and longest counter window in seconds; it lasts one period."""
 MIN_IDLE_S = 8.0
 """Seconds without a kernel after which a job is idle, if that is also longer than `IDLE_PERIODS` periods."""
 IDLE_PERIODS = 1.5
@@ -47,17 +43,6 @@ MIN_LOOK_S = 10.0
 MAX_LOOK_S = 40.0
 APERIODIC_LOOK_S = 24.0
 """Seconds of a recording under the choice: limits for whole periods, and length without a period."""
-
-
-class ResponseModel(Protocol):
-    """Predicts slowdown and power before any clock was tried."""
-
-    @property
-    def trained_on(self) -> str:
-        """Description of the training data for people; simulated data say so."""
-
-    def __call__(self, counters: Mapping[str, float], reading: JobReading) -> ResponsePrior:
-        """Prior from counters, which may be missing, and the reading at the default."""
 
 
 @dataclass
@@ -165,8 +150,7 @@ def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
     samples, source, first = meter.repeat_if_stopped(lambda: _measure_default(meter))
     meter.on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
     control = choose_control(gears)
-    prior = ResponsePrior(control.time_prior, control.power_prior)
-    search = LimitSearch(policy, control, control.select_gears(gears), prior)
+    search = LimitSearch(policy, control, control.select_gears(gears))
     top = max(gears.memory_mhz, default=0)
     phase = Phase(source, PhaseReadings([first]), search, compute_signature(samples), top_memory_mhz=top)
     meter.on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
@@ -201,24 +185,6 @@ def _measure_with_hooks(
         # Other work may have run before the first step ended.
         source = replace(source, period_s=first.pace.period_s)
     return samples, source, first
-
-
-def predict_from_counters(meter: JobMeter, phase: Phase, model: ResponseModel | None) -> None:
-    """Read counters over a period, where that is permitted, and set the model's prediction as prior."""
-    if model is None or phase.search.control is not SM_CLOCK or not len(phase.search.gears):
-        return
-    longest = phase.progress.period_s if phase.progress.period_s > 0 else 10.0
-    seconds = float(np.clip(longest, *COUNTER_WINDOW_S))
-    counters = meter.probe.read_counters(seconds)
-    if counters is not None:
-        meter.on_event(CountersRead(meter.probe.now(), seconds, counters))
-    prior = model(counters or {}, phase.readings.default_readings[-1])
-    phase.search = replace(phase.search, predicted_prior=prior)
-    response = phase.search.fit_response(phase.readings)
-    place = phase.search.find_best_place(response, is_checked=True)
-    settings = phase.search.control.make_settings(response.gears[place])
-    expected = float(response.slowdown[place]), float(response.saving[place])
-    meter.on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))
 
 
 def measure_settings(meter: JobMeter, phase: Phase, settings: Settings, purpose: str) -> bool:

@@ -65,9 +65,6 @@ class Probe(Protocol):
     def read_step_count(self) -> float | None:
         """Training steps so far; None where no hooks count them."""
 
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (use of pipes and memory, 0 to 100); None if not permitted."""
-
 
 class NullActuator:
     """Actuator of a job that gets advice only, on the `possible_gears` of the card: nothing can be set."""

@@ -1,7 +1,7 @@
 """Slowdown and saving of a job over its SM clock or power cap, fitted to a few noisy readings.
 
 Readings weigh by their errors, and a prior fills in where there are none: a `GaussianProcess`. The prior
-comes from recorded jobs (`SM_CLOCK`, `POWER_CAP`) or from a model. The fitted variable is the limit of the SM
+comes from recorded jobs (`SM_CLOCK`, `POWER_CAP`). The fitted variable is the limit of the SM
 clock or, where clocks cannot be set, the power cap.
 
 A curve is a polynomial without constant, plus a random walk (a limit that begins to bind bends a curve where
@@ -182,14 +182,6 @@ def choose_control(gears: Gears) -> ControlVariable:
 
 
 @dataclass(frozen=True)
-class ResponsePrior:
-    """Prior of slowdown and power over the limit, by the limit itself or by a model."""
-
-    time: CoefficientPrior
-    power: CoefficientPrior
-
-
-@dataclass(frozen=True)
 class ResponseCurve:
     """Expected slowdown and saving at each gear; arrays of one length."""
 
@@ -214,7 +206,6 @@ def fit_response_curve(
     readings: PhaseReadings,
     control: ControlVariable,
     gears: Values,
-    prior: ResponsePrior,
     default_limit: float,
     memory_mhz: int | None,
 ) -> ResponseCurve:
@@ -228,12 +219,17 @@ def fit_response_curve(
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
     x, reduction = compute_lengthening(gears, default_limit), compute_reduction(gears, default_limit)
     time = fit_robust_curve(
-        compute_lengthening(limit[has_slowdown], default_limit), slowdown, error, x, prior.time, shared
+        compute_lengthening(limit[has_slowdown], default_limit),
+        slowdown,
+        error,
+        x,
+        control.time_prior,
+        shared,
     )
     power_error = np.array([o.power_error for o in outcomes])
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
     power = fit_robust_curve(
-        compute_reduction(limit, default_limit), power_change, power_error, reduction, prior.power
+        compute_reduction(limit, default_limit), power_change, power_error, reduction, control.power_prior
     )
     # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock may slow
     # them further.

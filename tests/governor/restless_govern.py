@@ -33,7 +33,6 @@ def make_probe(gpu, is_running):
         now=time.monotonic,
         read_energy_j=lambda: 0.0,
         read_step_count=lambda: None,
-        read_counters=lambda seconds: None,
         record=wait,
     )
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
+from ekc.governor.decision import CONFIDENT_SIGMA
 from ekc.governor.job_limits import TimeLoss, compute_affordable_slowdown, estimate_time_loss
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy
-from ekc.governor.decision import CONFIDENT_SIGMA
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import begin_phase

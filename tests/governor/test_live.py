@@ -195,8 +195,6 @@ def test_group_is_set_alike_and_its_power_is_summed() -> None:
     assert np.nanmean(samples.sm_util) == pytest.approx(np.nanmean(one.sm_util), rel=0.05)
     assert samples.power_limit_w == pytest.approx(2 * one.power_limit_w, nan_ok=True)
     assert probe.read_energy_j() - joules == pytest.approx(2 * alone.read_energy_j(), rel=0.05)
-    counted = probe.read_counters(5.0)
-    assert set(counted) == set(alone.read_counters(5.0) or ())
     assert actuator.simulated
     assert probe.simulated
     assert probe.is_running()

@@ -25,7 +25,6 @@ from ekc.governor.job_limits import estimate_payoff
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
 from ekc.governor.protocols import Gears, Settings
 from ekc.governor.request import Policy
-from ekc.governor.response_curve import ResponsePrior
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
@@ -122,7 +121,7 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
 def test_zero_budget_resets_the_memory_clock() -> None:
     """The memory clock once stayed where the search had set it, which alone cost 5 %."""
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
-    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore, None)
+    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore)
     governor._start_s = run.now()
     phase = phases.begin_phase(governor._meter, Policy(), run.gears())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
@@ -189,16 +188,6 @@ class UnsettableRun(SimulatedRun):
 def test_card_without_gears_is_only_measured() -> None:
     run = UnsettableRun(make_job([make_iterations(120)]))
     events = govern_run(run)
-    assert select_events(events, Measured)
-    assert not run.is_running()
-
-
-def test_card_without_gears_calls_no_model() -> None:
-    def model(counters: object, reading: object) -> ResponsePrior:
-        raise AssertionError("there is nothing to expect")
-
-    run = UnsettableRun(make_job([make_iterations(120)]))
-    events = govern_run(run, model=model)
     assert select_events(events, Measured)
     assert not run.is_running()
 

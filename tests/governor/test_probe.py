@@ -17,7 +17,7 @@ from ekc.governor.live.probe import NvmlProbe
 from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Gears, NullActuator
 from tests.scripted.nvml.boards import ScriptedBoards
-from tests.scripted.nvml.extra_reads import ScriptedGpm, script_instant_power
+from tests.scripted.nvml.extra_reads import script_instant_power
 
 
 def make_probe(here: ScriptedBoards) -> NvmlProbe:
@@ -156,35 +156,6 @@ def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.Monke
 def test_unknown_gpu_is_refused(here: ScriptedBoards) -> None:
     with pytest.raises(ActuatorError, match="GPU-none"):
         NvmlProbe("GPU-none", lambda: True, lambda: None)
-
-
-VALUES = {
-    "NVML_GPM_METRIC_SM_UTIL": 81.0,
-    "NVML_GPM_METRIC_DRAM_BW_UTIL": 33.0,
-    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": 40.0,
-    "NVML_GPM_METRIC_FP64_UTIL": 1.0,
-    "NVML_GPM_METRIC_FP32_UTIL": 9.0,
-    "NVML_GPM_METRIC_FP16_UTIL": 2.5,
-}
-
-
-def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpm = ScriptedGpm(monkeypatch, VALUES)
-    events = make_probe(here).read_counters(0.05)
-    assert events == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
-    assert len(set(gpm.sampled_ids)) == 2
-    assert not gpm.allocated_ids
-
-
-def test_counters_are_none_if_missing_or_not_permitted(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert make_probe(here).read_counters(0.05) is None
-    gpm = ScriptedGpm(monkeypatch, {name: v for name, v in VALUES.items() if "DRAM" not in name})
-    assert make_probe(here).read_counters(0.05) is None
-    gpm.is_refused = True
-    assert make_probe(here).read_counters(0.05) is None
-    assert not gpm.allocated_ids
 
 
 def test_expensive_readings_are_made_less_often() -> None:

@@ -18,7 +18,6 @@ from ekc.governor.response_curve import (
     POWER_CAP,
     SM_CLOCK,
     CoefficientPrior,
-    ResponsePrior,
     choose_control,
     fit_curve,
 )
@@ -55,7 +54,7 @@ LAWS = st.builds(
 
 
 def make_search(policy: Policy) -> LimitSearch:
-    return LimitSearch(policy, SM_CLOCK, GEARS, ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior))
+    return LimitSearch(policy, SM_CLOCK, GEARS)
 
 
 def count_readings(search: LimitSearch, law: ClockLaw, seed: int) -> int:
@@ -304,13 +303,11 @@ def test_low_memory_clock_may_slow_a_job_more_than_its_sm_clock() -> None:
 def test_search_ends_wherever_the_default_lies(default_mhz: float, gears: np.ndarray) -> None:
     """It once measured the default for ever where no gear was below it."""
     law, rng = ClockLaw(0.8, 1.0, 300.0), np.random.default_rng(0)
-    model = ResponsePrior(CoefficientPrior((1.0, 1.0), (0.1, 0.1)), CoefficientPrior((0.0, 0.0), (0.1, 0.1)))
     for policy in (Policy(), Policy(max_slowdown=0), Policy(objective="edp"), Policy(objective="speed")):
-        for predicted in (None, model):
-            ledger = PhaseReadings([replace(law.make_reading(TOP_MHZ, rng), clock_mhz=default_mhz)])
-            search = replace(make_search(policy), gears=gears, predicted_prior=predicted)
-            while (place := search.propose_next(ledger)) is not None:
-                is_default = gears[place] >= search.get_default_limit(ledger)
-                group = ledger.default_readings if is_default else ledger.other_readings
-                group.append(replace(law.make_reading(TOP_MHZ if is_default else gears[place], rng)))
-                assert len(ledger.default_readings) + len(ledger.other_readings) <= MAX_POINTS + 1
+        ledger = PhaseReadings([replace(law.make_reading(TOP_MHZ, rng), clock_mhz=default_mhz)])
+        search = replace(make_search(policy), gears=gears)
+        while (place := search.propose_next(ledger)) is not None:
+            is_default = gears[place] >= search.get_default_limit(ledger)
+            group = ledger.default_readings if is_default else ledger.other_readings
+            group.append(replace(law.make_reading(TOP_MHZ if is_default else gears[place], rng)))
+            assert len(ledger.default_readings) + len(ledger.other_readings) <= MAX_POINTS + 1

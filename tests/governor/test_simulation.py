@@ -93,15 +93,6 @@ def test_sensors_average_and_lose_readings() -> None:
     assert set(np.unique(slow.sm_util)) <= set(range(101))
 
 
-def test_counter_windows_cost_time_with_a_profiler() -> None:
-    run = SimulatedRun(sample_job(3, "compute", "rtx3090", 300.0))
-    counted = run.read_counters(30.0)
-    assert 0 < counted["fma"] + counted["tensor"] < 120
-    assert run.counter_windows == [(0.0, 0)]
-    run_to_end(run)
-    assert run.now() > 300.0 + 2.0
-
-
 def test_steps_need_hooks() -> None:
     job = sample_job(3, "compute", "rtx3090", 120.0)
     assert SimulatedRun(job).read_step_count() is None

@@ -110,13 +110,6 @@ class GroupProbe:
         """Steps of the job, which has one count."""
         return self._members[0].read_step_count()
 
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Means over all GPUs; None where any has no counters."""
-        parts = [x for x in self._call_all(lambda probe: probe.read_counters(seconds)) if x is not None]
-        if len(parts) < len(self._members):
-            return None
-        return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
-
     def _call_all(self, call: Callable[[Probe], T]) -> list[T]:
         with ThreadPoolExecutor(len(self._members)) as pool:
             return list(pool.map(call, self._members))

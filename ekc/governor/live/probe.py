@@ -112,11 +112,6 @@ class NvmlProbe:
             if time_s[-1] - self._powered_s >= POWER_TIMEOUT_S:
                 raise DriverTrouble(line)
 
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100, by GPM (Hopper
-        and later); None elsewhere, and where it is not permitted."""
-        return self._sensors.read_counters(lambda: self._wait(seconds))
-
     def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
         end_s = self.now() + seconds
         while (left_s := end_s - self.now()) > 0 and self.is_running():

@@ -23,7 +23,6 @@ class RecordingProbe:
         self.label, self.simulated = probe.label, probe.simulated
         self.now, self.is_running = probe.now, probe.is_running
         self.read_energy_j, self.read_step_count = probe.read_energy_j, probe.read_step_count
-        self.read_counters = probe.read_counters
 
     def record(self, seconds: float) -> SensorSamples:
         """Record with the probe and add the samples to the log."""

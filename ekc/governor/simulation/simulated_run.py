@@ -22,8 +22,6 @@ SWITCH_RANGE_S = (0.02, 0.3)
 """Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""
 COUNTER_GAIN = 0.01
 """Standard deviation of the constant relative error of a card's energy counter."""
-COUNTER_NOISE = 0.03
-"""Relative standard deviation of kernel counters."""
 SWING_PERIOD_S = 1500.0
 """Period of `SimulatedJob.swing_w` in seconds."""
 CHUNK_SIZE = 2048
@@ -31,8 +29,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once: probe and actuator. `job`, `true_j`, `counter_windows` and `get_regime` are the
-    truth, which no governor reads."""
+    """Runs one job once: probe and actuator. `job`, `true_j` and `get_regime` are the truth, which no
+    governor reads."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self.job = job
@@ -48,8 +46,6 @@ class SimulatedRun:
         self._current_tables = self._get_tables(Settings())
         self._recent_spans: list[Values] = [np.zeros((0, 5))]
         self.true_j = 0.0
-        self.counter_windows: list[tuple[float, int]] = []
-        """(time, true phase of the job) at the start of each counter window."""
 
     label = "simulated sensors"
     simulated = True
@@ -103,30 +99,6 @@ class SimulatedRun:
         start = self._now_s
         self._run_until(start + seconds, 1.0)
         return sample_sensors(self.job.card, self._get_true_signals(), start, self._now_s, self._rng)
-
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Counters of the next `seconds`, with the slowdown that they cost on the card."""
-        if not self.is_running():
-            return None
-        self.counter_windows.append((self._now_s, self.get_regime()))
-        begin = len(self._recent_spans)
-        self._run_until(self._now_s + seconds, self.job.card.counter_slowdown)
-        return self._sample_counters(np.concatenate(self._recent_spans[begin:]))
-
-    def _sample_counters(self, spans: Values) -> dict[str, float]:
-        stages = self.job.stages
-        seconds, which = spans[:, 0], spans[:, 4].astype(int)
-        work = np.bincount(which, weights=seconds / spans[:, 3], minlength=len(stages)) / seconds.sum()
-        busy_s = np.bincount(which, weights=seconds, minlength=len(stages))
-        pipe = np.array([s.pipe_util for s in stages])
-        tensor = np.array([s.tensor_share for s in stages])
-        exact = {
-            "sm_active": float(busy_s @ np.array([s.sm_util for s in stages]) / seconds.sum()),
-            "dram": float(work @ np.array([s.memory_util for s in stages])),
-            "tensor": float(work @ (pipe * tensor)),
-            "fma": float(work @ (pipe * (1 - tensor))),
-        }
-        return {k: v * float(self._rng.normal(1.0, COUNTER_NOISE)) for k, v in exact.items()}
 
     def _run_until(self, end_s: float, slowdown: float) -> None:
         while self._now_s < end_s and self.is_running():
