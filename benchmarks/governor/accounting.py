@@ -27,13 +27,17 @@ from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sw
 from ekc.governor.accounting import Accounted, StaticLimit
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
-from ekc.governor.live.simulated_truth import find_true_static
+from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import JOB_KINDS
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import (
+    SimulatedJob,
+    SimulatedRun,
+    compute_costs,
+    find_clock_indices,
+)
 
 HEAD = (
     f"{'':26s} {'jobs':>5s} {'true':>7s} {'error':>7s} {'bias':>7s} {'+-':>6s} {'covered':>8s} {'regret':>7s}"

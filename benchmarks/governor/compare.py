@@ -8,7 +8,7 @@ each governor. Its joules and seconds, measuring and searching included, are com
 the driver's default. Jobs of seeds 0 to 7 were used while the governor was built; the models of
 GPOEO are trained on seeds 1000 to 1011. `regret.py` splits what the oracle saved and a governor did not by
 what the governor was doing. All of it is simulated: jobs and cards answer to clocks as recordings of real
-ones do (`ekc/governor/simulation/fitted_constants.py`).
+ones do (`ekc/governor/simulation/random_jobs.py`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
 from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import SimulatedJob
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun
 
 DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}

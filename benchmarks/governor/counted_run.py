@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ekc.governor.samples import Values
-from ekc.governor.simulation.simulated_job import SimulatedJob
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun
 
 COUNTER_NOISE = 0.03
 """Relative standard deviation of kernel counters."""

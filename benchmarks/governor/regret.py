@@ -12,8 +12,12 @@ from benchmarks.governor.baselines import OracleResult
 from ekc.governor.event_records import Applied, Chosen, Event, Shifted, Skipped, Started
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_tables, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import (
+    SimulatedJob,
+    SimulatedRun,
+    compute_tables,
+    find_clock_indices,
+)
 
 CAUSES = ("measuring", "searching", "choice", "watching", "late")
 """`measuring`: at the default, to learn the job. `searching`: reading candidates. `choice`: under a choice

@@ -28,7 +28,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.clocks.fronts import KernelFront, LayerFront, ModelFronts
+from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts
 from ekc.search.clocks.make_plan import make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.options import TuneOptions

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.govern_daemon import DAEMON_OPTIONS, daemon_options, run_daemon_command
 from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
+    DAEMON_OPTIONS,
     OBJECTIVE_OPTIONS,
     check_memory_name,
+    daemon_options,
     make_policy,
     make_tariff,
     memory_options,
     objective_options,
     report_options,
+    run_daemon_command,
 )
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
@@ -26,13 +28,13 @@ from ekc.errors import ActuatorError, InvalidInput
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
     from ekc.governor.event_records import EventCallback
-    from ekc.governor.live.choice_file import ChoiceFile
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
     from ekc.governor.live.metrics import GovernorMetrics
-    from ekc.governor.live.simulated_truth import SimulatedTruth
+    from ekc.governor.live.simulated_job import SimulatedTruth
     from ekc.governor.protocols import Actuator, Probe
     from ekc.governor.request import PlannedClock, Policy, Tariff
+    from ekc.governor.saved_choice import ChoiceFile
 
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
@@ -236,9 +238,9 @@ def _govern_simulated(
 ) -> tuple[list[GovernorLog], SimulatedTruth | None]:
     """Govern a simulated job; returns its log and what is true of it. Advice alone has no truth to tell."""
     from ekc.governor.advise import advise
-    from ekc.governor.live.probe import make_simulated_unit
-    from ekc.governor.live.session import GovernedUnit, GovernorSession
-    from ekc.governor.live.simulated_truth import find_truth
+    from ekc.governor.live.group import GovernedUnit
+    from ekc.governor.live.session import GovernorSession
+    from ekc.governor.live.simulated_job import find_truth, make_simulated_unit
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
     from ekc.governor.simulation.simulated_run import SimulatedRun
@@ -262,7 +264,7 @@ def _govern_simulated(
 
 def _open_choice_file(policy: Policy, lines: GovernOutput, options: dict[str, Any]) -> ChoiceFile | None:
     """The file of a simulated job's choices, if it has a name."""
-    from ekc.governor.live.choice_file import ChoiceFile, make_conditions
+    from ekc.governor.saved_choice import ChoiceFile, make_conditions
 
     name = check_memory_name(options)
     conditions = make_conditions(f"{options['card']} (simulated)", 1, "", policy)

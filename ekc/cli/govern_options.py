@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from ekc.cli.output import log
+from ekc.cli.arguments import refuse_unused_options
+from ekc.cli.output import FILE, log, print_text
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.governor.request import Policy, Tariff
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,7 +119,7 @@ _MEMORY_OPTIONS = (
 
 def check_memory_name(values: dict[str, Any]) -> str | None:
     """Name of the file of choices; None where none is kept. Raises `InvalidInput`."""
-    from ekc.governor.live import check_name
+    from ekc.governor.request import check_name
 
     name = values["remember"]
     if name is None:
@@ -233,3 +236,57 @@ def _rank(context: click.Context, name: str) -> int:
 
 def _format_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+DAEMON_OPTIONS = ("socket", "allow", "print_unit")
+
+
+def daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `ekc govern` with the options of the daemon."""
+    options = (
+        click.option(
+            "--daemon",
+            is_flag=True,
+            help="Set clocks for the users of an allow-list, as a service that runs as root.",
+        ),
+        click.option(
+            "--socket",
+            type=FILE,
+            metavar="PATH",
+            help="Socket of --daemon. [default: /run/ekc/governor.sock]",
+        ),
+        click.option(
+            "--allow",
+            type=FILE,
+            metavar="FILE",
+            help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
+        ),
+        click.option(
+            "--print-unit",
+            type=click.Choice(("service", "socket")),
+            help="With --daemon: print a unit file of systemd, and exit.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str | None, **_: Any) -> int:
+    """Run `ekc govern --daemon`. Raises `InvalidInput` for options that have no effect."""
+    from ekc.devices.clocks.daemon.allow_list import DEFAULT_FILE
+    from ekc.devices.clocks.daemon.client import name_socket
+
+    names = {parameter.name for parameter in click.get_current_context().command.params}
+    refuse_unused_options(
+        names - {"daemon", *DAEMON_OPTIONS}, "--daemon serves others and governs no job; leave it out"
+    )
+    path = socket or Path(name_socket())
+    if print_unit is not None:
+        from ekc.devices.clocks.daemon.server import format_unit
+
+        print_text(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
+        return 0
+    from ekc.devices.clocks.daemon.server import run_daemon
+
+    return run_daemon(path.absolute(), (allow or DEFAULT_FILE).absolute())

@@ -14,8 +14,7 @@ from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 
 
 def no_model(counters, reading) -> ResponsePrior:

@@ -15,7 +15,7 @@ from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs
+from ekc.governor.simulation.simulated_run import compute_costs
 
 FEW_KINDS = ("compute", "memory", "starved")
 

@@ -22,9 +22,8 @@ from ekc.governor.phase import Phase
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
-from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import Timeline, sample_iterations
+from ekc.governor.simulation.random_jobs import Timeline, sample_iterations
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, SimulatedRun
 from tests.scripted.nvml.boards import ScriptedBoards
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -14,8 +14,7 @@ from ekc.governor.protocols import Gears, NullActuator, Settings
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.simulated_job import compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 from tests.governor.helpers import make_iterations, make_job
 
 

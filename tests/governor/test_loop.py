@@ -27,10 +27,8 @@ from ekc.governor.protocols import Gears, Settings
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import JobStage
-from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import Timeline, make_pause
+from ekc.governor.simulation.random_jobs import JOB_KINDS, Timeline, make_pause, sample_job
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedRun
 from tests.governor.helpers import (
     STAGES,
     DisturbedRun,

@@ -10,12 +10,10 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen
-from ekc.governor.live import check_name
-from ekc.governor.live.choice_file import ChoiceFile, make_conditions
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
-from ekc.governor.request import Policy
-from ekc.governor.saved_choice import SavedChoice, SavedChoiceTried
+from ekc.governor.request import Policy, check_name
+from ekc.governor.saved_choice import ChoiceFile, SavedChoice, SavedChoiceTried, make_conditions
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import make_iterations, make_job, select_events
 

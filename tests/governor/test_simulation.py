@@ -11,8 +11,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import SIMULATED_CARDS, find_card
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs, find_clock_indices
 
 JOBS = st.builds(
     sample_job,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.governor.decision import find_best
 from ekc.governor.request import Policy
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_run import SimulatedJob, compute_costs
 
 
 @dataclass(frozen=True)

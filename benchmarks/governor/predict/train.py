@@ -23,7 +23,7 @@ from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import ProgressRate
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import PhaseCosts, SimulatedJob, compute_costs
+from ekc.governor.simulation.simulated_run import PhaseCosts, SimulatedJob, compute_costs
 from ekc.search.cost_model.xgboost_model import train_trees
 
 WATCH_S = 30.0

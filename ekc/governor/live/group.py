@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,15 @@ from ekc.governor.samples import SensorSamples, Values
 
 T = TypeVar("T")
 Gear = TypeVar("Gear", int, float)
+
+
+@dataclass(frozen=True)
+class GovernedUnit:
+    """GPU or group that one loop governs, with its probe and actuator."""
+
+    name: str
+    probe: Probe
+    actuator: Actuator
 
 
 class GroupActuator:

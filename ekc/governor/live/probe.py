@@ -9,7 +9,7 @@ import numpy as np
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.errors import ActuatorError, DriverTrouble, InvalidInput
+from ekc.errors import ActuatorError, DriverTrouble
 from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
@@ -18,8 +18,7 @@ from ekc.governor.live.governor_sensors import (
     SensorSampler,
 )
 from ekc.governor.live.gpus import format_gpu_numbers
-from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
-from ekc.governor.live.session import GovernedUnit
+from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe, intersect_gears
 from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples, Values
 
@@ -154,19 +153,3 @@ def format_gpu_names(*gpus: str) -> str:
 
 def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
     return GroupProbe([make_probe(gpu) for gpu in gpus])
-
-
-def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
-    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
-    from ekc.governor.simulation.card import SIMULATED_CARDS
-    from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-    from ekc.governor.simulation.simulated_run import SimulatedRun
-
-    if kind not in JOB_KINDS:
-        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
-    if card not in SIMULATED_CARDS:
-        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
-    if not 1 <= minutes <= 24 * 60:
-        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
-    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
-    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)

@@ -15,8 +15,14 @@ import numpy as np
 
 from ekc.devices.statistics import MeasuredValue
 from ekc.errors import InvalidInput
-from ekc.search.clocks.choose import ClockChoice, WeightedFigures, choose_fastest, choose_plan
-from ekc.search.clocks.fronts import LayerFront, ModelFronts
+from ekc.search.clocks.choose import (
+    ClockChoice,
+    LayerFront,
+    ModelFronts,
+    WeightedFigures,
+    choose_fastest,
+    choose_plan,
+)
 from ekc.search.clocks.plan import ClockPlan, Estimate, FrontPoint, PhaseAdvice, PlannedLayer, PlanSavings
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)

@@ -18,6 +18,7 @@ from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.errors import DeviceError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.clocks.choose import KernelFront, ModelFronts
 from ekc.search.clocks.clock_model import ClockReading
 from ekc.search.clocks.clock_search import (
     ClockBoard,
@@ -28,7 +29,6 @@ from ekc.search.clocks.clock_search import (
     allow_all,
     make_reading,
 )
-from ekc.search.clocks.fronts import KernelFront, ModelFronts
 from ekc.search.clocks.make_plan import make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH, MEASURING

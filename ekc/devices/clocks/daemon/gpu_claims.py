@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ekc.devices.clocks.daemon.allow_list import AllowList
+from ekc.devices.clocks.daemon.allow_list import AllowList, GpuIdentity
 from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_process_uid
-from ekc.devices.clocks.daemon.job_files import GpuIdentity
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.nvml.library import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks.daemon.service_manager import (
+from ekc.devices.clocks.daemon.server import (
     UNITS,
     format_unit,
     notify,
