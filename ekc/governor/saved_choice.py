@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ekc.argument_checks import is_number
+from ekc.devices.clocks.limits import parse_settings
 from ekc.file_limits import parse_json, read_plain_file
 from ekc.governor import phase as phases
 from ekc.governor.decision import compute_score, compute_violation
@@ -227,8 +228,6 @@ def make_conditions(gpu: str, count: int, driver: str, policy: Policy) -> dict[s
 def _read_choice(content: dict[str, Any]) -> SavedChoice:
     """A choice from JSON. Raises `ValueError`, `LookupError` or `TypeError` for anything else."""
     limits = content.pop("settings")
-    numbers = {name: _read_number(limits[name]) for name in ("sm_mhz", "memory_mhz", "power_w")}
-    clocks = {n: None if numbers[n] is None else int(numbers[n] or 0) for n in ("sm_mhz", "memory_mhz")}
     watts, sm_util, memory_util = (_read_number(x) or 0.0 for x in content.pop("signature"))
     if content["kind"] not in get_args(ProgressKind):
         raise ValueError("no such kind of progress")
@@ -237,7 +236,7 @@ def _read_choice(content: dict[str, Any]) -> SavedChoice:
         raise ValueError("a figure is missing")
     period_s = _read_number(content["period_s"])
     return SavedChoice(
-        settings=Settings(**clocks, power_w=numbers["power_w"]),
+        settings=parse_settings(limits),
         **{name: float(value or 0.0) for name, value in figures.items()},
         kind=content["kind"],
         period_s=float("nan") if period_s is None else period_s,

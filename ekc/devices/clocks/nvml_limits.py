@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, LimitReading, Settings
+from ekc.devices.clocks.limits import LIMIT_NAMES, ActuatorReference, Gears, Limit, LimitReading, Settings
 from ekc.devices.nvml.library import (
     THROTTLE_FUNCTIONS,
     call_nvml,
@@ -181,7 +181,7 @@ class NvmlLimits(BoardLimits):
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; clocks from the lowest value up to the given one."""
-        what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
+        what = f"setting {LIMIT_NAMES[limit]} of {self._board.name}"
         library, handle = self._board.library, self._board.handle
         if limit == "power_w":
             milliwatts = self._convert_to_milliwatts(value)
@@ -193,7 +193,6 @@ class NvmlLimits(BoardLimits):
             call_nvml(what, lock, handle, *self._make_clock_range(limit, value))
 
 
-_LIMIT_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}
 _LOCK_FUNCTIONS = {"sm_mhz": "nvmlDeviceSetGpuLockedClocks", "memory_mhz": "nvmlDeviceSetMemoryLockedClocks"}
 _RESET_FUNCTIONS = {
     "sm_mhz": "nvmlDeviceResetGpuLockedClocks",

@@ -1,7 +1,7 @@
 """The governor's daemon, `ekc govern --daemon`: it sets limits of GPUs for users who may not.
 
 The daemon runs as root, or with CAP_SYS_ADMIN, and listens on a UNIX socket. `ekc govern` of a user connects
-to it (`client`, `actuator`), in place of NVML.
+to it (`client`), in place of NVML.
 
 - **Who.** The kernel reports the caller's process, user and groups (SO_PEERCRED, SO_PEERGROUPS). A file of
   the administrator says which users and groups may set which GPUs, and how low (`allow_list`). Root is listed

@@ -33,12 +33,10 @@ from typing import Any, Literal
 
 from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_unknown_uid
 from ekc.devices.clocks.lease_file import find_lease_folder
-from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.limits import LIMITS, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput
 
 DEFAULT_FILE = Path("/etc/ekc/governor.toml")
-_LIMIT_TYPES = {"sm_mhz": (int,), "memory_mhz": (int,), "power_w": (int, float)}
-_LIMIT_UNITS = {"sm_mhz": "whole MHz", "memory_mhz": "whole MHz", "power_w": "W"}
 
 
 @dataclass(frozen=True)
@@ -192,11 +190,11 @@ def _check_gpu(value: Any) -> int | str:
 def _read_limits(name: str, values: Any) -> Settings:
     if not isinstance(values, dict):
         raise InvalidInput(f"{name}: {values!r}; write {name} = {{sm_mhz = 600}}")
-    _check_keys(name, values, _LIMIT_TYPES)
-    for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, _LIMIT_TYPES[key]) or not 0 < value < 1e6:
-            raise InvalidInput(f"{name}: {key} is {value!r}; give {_LIMIT_UNITS[key]} above 0")
-    return Settings(**values)
+    _check_keys(name, values, LIMITS)
+    try:
+        return parse_settings(values)
+    except ValueError as problem:
+        raise InvalidInput(f"{name}: {problem}") from problem
 
 
 def _check_keys(name: str, table: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ekc.devices.clocks.daemon.allow_list import AllowList, GpuIdentity
-from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_process_uid
+from ekc.devices.clocks.daemon.callers import Caller, describe_user
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.nvml.library import (
@@ -21,7 +21,7 @@ from ekc.devices.nvml.library import (
 )
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.processes.process_facts import read_command_name
+from ekc.processes.process_facts import read_command_name, read_user_id
 
 END_TIMEOUT_S = 3.0
 """Seconds that a claim waits for the settings of the one before to go back."""
@@ -108,7 +108,7 @@ def check_no_other_user(uuid: str, caller: Caller) -> None:
     running = call_nvml(f"processes of {uuid}", library.nvmlDeviceGetComputeRunningProcesses, handle)
     clients = list_mps_pids(uuid, handle)
     for pid in sorted(clients | {int(process.pid) for process in running}):
-        uid = read_process_uid(pid)
+        uid = read_user_id(pid)
         is_server = uid == 0 and pid not in clients and read_command_name(pid).startswith(MPS_PROGRAM)
         if uid not in (None, caller.uid) and not is_server:
             way = " through MPS" if pid in clients else ""
