@@ -138,7 +138,7 @@ def _run_with(
 
 def _spoil(job: SimulatedJob, choice: SavedChoice) -> SavedChoice:
     """The choice with a clock a fifth lower, and the outcome of the right one."""
-    clocks = job.card.gears().sm_mhz
+    clocks = job.card.list_offered().sm_mhz
     wanted = WRONG_CLOCK * (choice.settings.sm_mhz or clocks[-1])
     low = min(clocks, key=lambda mhz: abs(mhz - wanted))
     return replace(choice, settings=Settings(sm_mhz=low, memory_mhz=choice.settings.memory_mhz))

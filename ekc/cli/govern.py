@@ -257,7 +257,7 @@ def _govern_simulated(
             return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
 
         return GovernorSession([unit], run, lines).wait(), find_truth(unit.probe, policy)
-    nothing = NullActuator(unit.actuator.gears(), simulated=True)
+    nothing = NullActuator(unit.actuator.list_offered(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
     return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait(), None
 

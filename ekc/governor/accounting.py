@@ -120,11 +120,11 @@ def estimate_saving(phase: Phase, settings: Settings) -> SavingEstimate:
     """Saving of some limits in one phase: by the curve through all readings at their memory clock."""
     if settings == Settings():
         return SavingEstimate(0.0, 0.0, 0.0)
-    gear = phase.search.control.get_value(settings)
-    if gear is None:
+    value = phase.search.control.get_value(settings)
+    if value is None:
         return _average_readings(phase, settings)
     curve = replace(phase.search, memory_mhz=settings.memory_mhz).fit_response(phase.readings)
-    place = int(np.searchsorted(curve.gears, gear))
+    place = int(np.searchsorted(curve.values, value))
     saving, error, slowdown = (x[place] for x in (curve.saving, curve.saving_std, curve.slowdown))
     return SavingEstimate(float(saving), float(error), float(slowdown))
 
@@ -151,11 +151,11 @@ def find_static_limit(
 ) -> StaticLimit | None:
     """The best limit for all phases together at the default memory clock, each with the joules that its work
     costs at the default; `default_j`: those of the whole job."""
-    works = [(phase, work_j) for phase, work_j in works if work_j > 0 and len(phase.search.gears)]
+    works = [(phase, work_j) for phase, work_j in works if work_j > 0 and len(phase.search.values)]
     if not any(phase.readings.other_readings for phase, _ in works) or not default_j > 0:
         return None
     curves = [replace(p.search, memory_mhz=None).fit_response(p.readings) for p, _ in works]
-    gears = curves[0].gears
+    values = curves[0].values
     work = np.array([work_j for _, work_j in works])
     work_s = work / np.array([phase.readings.get_default_watts() for phase, _ in works])
     saving = work @ np.array([c.saving for c in curves]) / default_j
@@ -164,7 +164,7 @@ def find_static_limit(
     place = find_static(policy, slowdown, saving, default_j, work_s.sum())
     if place is None:
         return StaticLimit(Settings(), 0.0, 0.0, 0.0)
-    settings = works[0][0].search.control.make_settings(gears[place])
+    settings = works[0][0].search.control.make_settings(values[place])
     figures = float(saving[place]), Z_95 * float(error[place]), float(slowdown[place])
     return StaticLimit(settings, *figures)
 

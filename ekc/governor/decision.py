@@ -32,7 +32,7 @@ from ekc.governor.response_curve import (
 from ekc.governor.samples import Values
 
 SAME_POINT_SHARE = 0.02
-"""Relative distance below which two gears count as one point."""
+"""Relative distance below which two values count as one point."""
 MAX_STEP_FACTOR = 2.2
 """Largest lengthening of the next point, as a multiple of the largest one measured so far."""
 MAX_POINTS = 24
@@ -124,7 +124,7 @@ class LimitSearch:
 
     policy: Policy
     control: ControlVariable
-    gears: Values
+    values: Values
     """Values of the limit, ascending."""
     memory_mhz: int | None = None
     is_checked: bool = False
@@ -133,40 +133,40 @@ class LimitSearch:
     """Expected seconds of the rest of the job, which gains from what a reading shows."""
 
     def get_default_limit(self, readings: PhaseReadings) -> float:
-        """Value of the limit above which it does not bind; the top gear where that was not measured."""
-        return float(np.fmin(self.control.get_default_value(readings), self.gears[-1]))
+        """Value of the limit above which it does not bind; the top value where that was not measured."""
+        return float(np.fmin(self.control.get_default_value(readings), self.values[-1]))
 
     def fit_response(self, readings: PhaseReadings) -> ResponseCurve:
         """The curve after the readings so far."""
         return fit_response_curve(
-            readings, self.control, self.gears, self.get_default_limit(readings), self.memory_mhz
+            readings, self.control, self.values, self.get_default_limit(readings), self.memory_mhz
         )
 
     def is_default_within_cap(self) -> bool:
         """Whether the fastest settings, the default, keep the power cap; False without a cap."""
         return self.policy.max_power_share is not None and self.policy.max_power_share >= 1
 
-    def choose_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear near enough to the readings; None where the default is best."""
+    def choose_value(self, readings: PhaseReadings) -> float | None:
+        """The best value near enough to the readings; None where the default is best."""
         response = self.fit_response(readings)
         lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
-        return self._get_gear_if_better(
+        return self._get_value_if_better(
             readings, response, max(self._find_best_place(response, self.is_checked), lowest)
         )
 
-    def advise_gear(self, readings: PhaseReadings) -> float | None:
-        """The best gear within the budget, however far from the readings; None where the default is best. The
-        margin is that of a checked choice, since this one is not set."""
+    def advise_value(self, readings: PhaseReadings) -> float | None:
+        """The best value within the budget, however far from the readings; None where the default is best.
+        The margin is that of a checked choice, since this one is not set."""
         response = self.fit_response(readings)
         best = self._find_best_place(response, is_checked=True)
-        return self._get_gear_if_better(readings, response, best)
+        return self._get_value_if_better(readings, response, best)
 
     def choose_settings(self, readings: PhaseReadings, present: Settings) -> Settings:
         """The best settings at the memory clock of the search, near enough to the readings; the default where
         nothing is better. `present`: the choice so far."""
-        gear = self.choose_gear(readings)
-        if gear is not None:
-            return self.control.make_settings(gear, self.memory_mhz)
+        value = self.choose_value(readings)
+        if value is not None:
+            return self.control.make_settings(value, self.memory_mhz)
         memory_only = Settings(memory_mhz=self.memory_mhz)
         expected = self.predict_settings(readings, memory_only)
         is_within = compute_violation(self.policy, expected.slowdown, expected.saving) <= 0
@@ -175,45 +175,45 @@ class LimitSearch:
 
     def predict_settings(self, readings: PhaseReadings, settings: Settings) -> DefaultComparison:
         """Expected outcome of some settings, at the memory clock of the search."""
-        gear = self.control.get_value(settings)
-        if gear is None:
+        value = self.control.get_value(settings)
+        if value is None:
             # The default, or a memory clock alone: there is no curve.
             outcomes = readings.compare_settings(settings)
             return outcomes[-1] if outcomes else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
         response = self.fit_response(readings)
-        place = int(np.searchsorted(response.gears, gear))
+        place = int(np.searchsorted(response.values, value))
         slowdown, saving = float(response.slowdown[place]), float(response.saving[place])
         error = float(response.slowdown_std[place])
         return DefaultComparison(slowdown, error, 0.0, (1 - saving) / (1 + slowdown), 0.0)
 
     def _find_best_place(self, response: ResponseCurve, is_checked: bool) -> int:
-        """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is, or the lowest where power is above its cap."""
+        """Place of the best value whose slowdown, with a margin for its uncertainty, is within the budget;
+        the top one where none is, or the lowest where power is above its cap."""
         if self.policy.max_power_share is not None:
             return find_best(self.policy, response.slowdown, response.saving) or 0
         slowdown = add_uncertainty_margin(response.slowdown, response.slowdown_std, is_checked)
         best = find_best(self.policy, slowdown, response.saving)
-        return len(response.gears) - 1 if best is None else best
+        return len(response.values) - 1 if best is None else best
 
-    def _get_gear_if_better(
+    def _get_value_if_better(
         self, readings: PhaseReadings, response: ResponseCurve, place: int
     ) -> float | None:
-        """The gear at a place; None where the default is as good."""
+        """The value at a place; None where the default is as good."""
         if self.is_default_within_cap():
             return None
-        if response.gears[place] >= self.get_default_limit(readings):
+        if response.values[place] >= self.get_default_limit(readings):
             return None
         is_better = compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
         if self.policy.objective != "speed" and not is_better:
             return None
-        return float(response.gears[place])
+        return float(response.values[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
-        """Place of the gear to measure next; None where the search is over. A gear that is not below the
+        """Place of the value to measure next; None where the search is over. A value that is not below the
         default limit means the default, to be measured again."""
         if self.is_default_within_cap():
             return None
-        tried = self.list_tried_gears(readings)
+        tried = self.list_tried_values(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
         if self._count_readings(readings) >= MAX_POINTS:
@@ -221,7 +221,7 @@ class LimitSearch:
         response = self.fit_response(readings)
         best = self._find_best_place(response, self.is_checked)
         lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
-        can_read = self.gears < self.get_default_limit(readings)
+        can_read = self.values < self.get_default_limit(readings)
         can_read[:lowest] = False
         choice = max(best, self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR))
         gains = np.where(can_read, self._estimate_gains(response, choice, of_default=False), 0.0)
@@ -229,32 +229,32 @@ class LimitSearch:
         place = int(gains.argmax())
         cost = READING_COST * readings.other_readings[-1].seconds / max(self.remaining_s, MIN_REMAINING_S)
         if max(gains[place], by_default) > cost:
-            return place if gains[place] >= by_default else len(self.gears) - 1
+            return place if gains[place] >= by_default else len(self.values) - 1
         place = max(best, lowest)
-        if can_read[place] and not (np.abs(tried / self.gears[place] - 1) < SAME_POINT_SHARE).any():
+        if can_read[place] and not (np.abs(tried / self.values[place] - 1) < SAME_POINT_SHARE).any():
             return place
-        return len(self.gears) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
+        return len(self.values) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
 
     def _count_readings(self, readings: PhaseReadings) -> int:
         return len(readings.default_readings) - 1 + len(readings.other_readings)
 
     def _estimate_gains(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
-        """For each gear, the expected fall of the score if one more reading makes it the choice.
+        """For each value, the expected fall of the score if one more reading makes it the choice.
 
-        The reading is of that gear or of the default. It moves the mean at the gear, and its standard
-        deviation gets smaller. The gear becomes the choice where it is then within the budget with its
+        The reading is of that value or of the default. It moves the mean at the value, and its standard
+        deviation gets smaller. The value becomes the choice where it is then within the budget with its
         margin.
         """
         policy = self.policy
         score = compute_score(policy, response.slowdown, response.saving)
         best_score = min(float(score[choice]), 1.0)
         room = -compute_violation(policy, response.slowdown, response.saving)
-        most = np.ones(len(self.gears))
+        most = np.ones(len(self.values))
         if policy.objective == "energy":
-            # No lower gear is faster.
+            # No lower value is faster.
             likely = normal_cdf(room / np.maximum(response.slowdown_std, 1e-6))
             most = np.minimum.accumulate(likely[::-1])[::-1]
-        best = np.zeros(len(self.gears))
+        best = np.zeros(len(self.values))
         for count in REPEATS:
             if of_default:
                 time = response.time.predict_shift_by_default(response.time_error / sqrt(count))
@@ -275,26 +275,26 @@ class LimitSearch:
         return best
 
     def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
-        """Place of the lowest gear whose lengthening is at most `factor` times the largest one measured, or
-        of the next gear below those measured."""
-        base, tried = self.get_default_limit(readings), self.list_tried_gears(readings)
+        """Place of the lowest value whose lengthening is at most `factor` times the largest one measured, or
+        of the next value below those measured."""
+        base, tried = self.get_default_limit(readings), self.list_tried_values(readings)
         farthest = max(compute_lengthening(tried, base).max(initial=0.0), 0.02)
-        below = int(np.searchsorted(self.gears, tried.min(initial=base))) - 1
-        return max(0, min(below, int(np.searchsorted(self.gears, base / (1 + factor * farthest)))))
+        below = int(np.searchsorted(self.values, tried.min(initial=base))) - 1
+        return max(0, min(below, int(np.searchsorted(self.values, base / (1 + factor * farthest)))))
 
-    def list_tried_gears(self, readings: PhaseReadings) -> Values:
-        """Gears measured so far at this memory clock."""
+    def list_tried_values(self, readings: PhaseReadings) -> Values:
+        """OfferedSettings measured so far at this memory clock."""
         points = self.control.select_readings(readings, self.memory_mhz)
         return np.array([self.control.get_value(r.settings) for r in points], float)
 
     def _propose_first(self, readings: PhaseReadings) -> int | None:
-        """The first gear to measure; None where no gear is below the default."""
+        """The first value to measure; None where no value is below the default."""
         base = self.get_default_limit(readings)
-        highest = int(np.searchsorted(self.gears, base)) - 1
+        highest = int(np.searchsorted(self.values, base)) - 1
         if highest < 0:
             return None
         x = UNBOUNDED_FIRST_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))
-        place = int(np.searchsorted(self.gears, base / (1 + min(max(x, 0.03), 0.35))))
+        place = int(np.searchsorted(self.values, base / (1 + min(max(x, 0.03), 0.35))))
         return min(place, highest)

@@ -109,8 +109,8 @@ class _ControlLoop:
         self._policy = policy
         self._on_event = on_event
         self._start_s, self._start_j = probe.now(), probe.read_energy_j()
-        self._gears = actuator.gears()
-        self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
+        self._offered = actuator.list_offered()
+        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
         self._saved, self._save = saved, save
@@ -166,8 +166,8 @@ class _ControlLoop:
 
     def _begin_anew(self) -> None:
         """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
-        self._gears = self._actuator.gears()
-        self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
+        self._offered = self._actuator.list_offered()
+        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
         self._late_totals = ({}, {})
         for phase in self._phases:
             phase.is_refuted = True
@@ -190,7 +190,7 @@ class _ControlLoop:
     def _learn_phase(self, level: str, last_phase: Phase | None) -> Phase:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
         self._meter.switch_account({}, {})
-        phase = phases.begin_phase(self._meter, self._policy, self._gears)
+        phase = phases.begin_phase(self._meter, self._policy, self._offered)
         doubted = last_phase if level == "doubt" else None
         if (earlier := self._find_earlier_phase(phase, doubted)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
@@ -218,7 +218,7 @@ class _ControlLoop:
 
     def _try_saved_choice(self, phase: Phase) -> bool:
         """Try the choice that an earlier run made in such a phase; False where there is none to trust."""
-        found = [one for one in self._saved if one.is_for(phase) and one.can_be_set(self._gears)]
+        found = [one for one in self._saved if one.is_for(phase) and one.can_be_set(self._offered)]
         if not found or not try_choice(self._meter, phase, found[0]):
             return False
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
@@ -273,7 +273,7 @@ class _ControlLoop:
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
-        run_search(self._meter, phase, self._gears)
+        run_search(self._meter, phase, self._offered)
         self._report_missed_limit(explain_missed_cap(phase))
 
     def _watch_phase(self, phase: Phase) -> str:
@@ -429,8 +429,8 @@ class _ControlLoop:
         before = phase.choice
         after = phase.choose_settings()
         default_limit = phase.search.get_default_limit(phase.readings)
-        gears = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
-        has_moved = abs(gears[1] / gears[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
+        values = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
+        has_moved = abs(values[1] / values[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
         if not has_moved:
             self._meter.set_limits(before, "the choice after a check")
             return "agreed"

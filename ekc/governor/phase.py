@@ -21,7 +21,7 @@ from ekc.governor.progress_rate import (
     make_step_source,
     measure_progress_rate,
 )
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
 from ekc.governor.request import Policy
 from ekc.governor.response_curve import choose_control
@@ -112,11 +112,11 @@ class Phase:
 
     def get_expected_signature(self) -> np.ndarray | None:
         """Signature of the last reading under the limits nearest to the choice; None without one."""
-        gear, control = self.search.control.get_value(self.choice), self.search.control
+        value, control = self.search.control.get_value(self.choice), self.search.control
         readings = control.select_readings(self.readings, self.choice.memory_mhz)
-        if gear is None or not readings:
+        if value is None or not readings:
             return None
-        last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or gear) - gear))
+        last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or value) - value))
         return make_signature(last.watts, last.sm_util, last.memory_util)
 
     def has_confirmed_beat(self) -> bool:
@@ -144,14 +144,14 @@ class _RecorderUntilSteps:
         return self.meter.probe.read_step_count() is None
 
 
-def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
+def begin_phase(meter: JobMeter, policy: Policy, offered: OfferedSettings) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
     samples, source, first = meter.repeat_if_stopped(lambda: _measure_default(meter))
     meter.on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
-    control = choose_control(gears)
-    search = LimitSearch(policy, control, control.select_gears(gears))
-    top = max(gears.memory_mhz, default=0)
+    control = choose_control(offered)
+    search = LimitSearch(policy, control, control.select_values(offered))
+    top = max(offered.memory_mhz, default=0)
     phase = Phase(source, PhaseReadings([first]), search, compute_signature(samples), top_memory_mhz=top)
     meter.on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
@@ -248,21 +248,21 @@ MAX_TRADED_SLOWDOWN = 0.02
 """Largest slowdown that a higher SM clock may offset for a lower memory clock."""
 
 
-def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
+def run_search(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
     """Search SM clocks, then memory clocks where there are several, and set the choice."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
     while (place := phase.search.propose_next(phase.readings)) is not None:
-        if phase.search.gears[place] >= phase.search.get_default_limit(phase.readings):
+        if phase.search.values[place] >= phase.search.get_default_limit(phase.readings):
             if not remeasure_default(meter, phase):
                 break
             continue
-        settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
+        settings = phase.search.control.make_settings(phase.search.values[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
     phase.choice = phase.choose_settings()
-    if gears.memory_mhz and _can_memory_pay(phase):
-        _search_memory_clocks(meter, phase, gears)
+    if offered.memory_mhz and _can_memory_pay(phase):
+        _search_memory_clocks(meter, phase, offered)
     meter.set_limits(phase.choice, "the choice")
     expected = phase.predict_choice()
     cost = meter.probe.now() - start, meter.probe.read_energy_j() - joules
@@ -278,20 +278,20 @@ def _can_memory_pay(phase: Phase) -> bool:
 def _find_faster_settings(
     phase: Phase, base_settings: Settings, slowdown_reduction: float
 ) -> Settings | None:
-    """The lowest gear whose slowdown is smaller by `slowdown_reduction` than that of `base_settings`."""
+    """The lowest value whose slowdown is smaller by `slowdown_reduction` than that of `base_settings`."""
     response = phase.search.fit_response(phase.readings)
     largest = phase.predict_settings(base_settings).slowdown - slowdown_reduction
-    is_limiting = response.gears < phase.search.get_default_limit(phase.readings)
+    is_limiting = response.values < phase.search.get_default_limit(phase.readings)
     places = np.flatnonzero((response.slowdown <= largest) & is_limiting)
-    return phase.search.control.make_settings(response.gears[places[0]]) if len(places) else None
+    return phase.search.control.make_settings(response.values[places[0]]) if len(places) else None
 
 
-def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
+def _search_memory_clocks(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
     """Lower the memory clock at the chosen SM clock while that is within the budget and better."""
     policy = phase.search.policy
     best, sm_choice = phase.predict_choice(), phase.choice
-    top = gears.memory_mhz[-1]
-    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
+    top = offered.memory_mhz[-1]
+    for memory in reversed([m for m in offered.memory_mhz if m < 0.9 * top]):
         settings = replace(sm_choice, memory_mhz=memory)
         if not measure_settings(meter, phase, settings, "candidate"):
             return

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.gaussian_process import GaussianProcess
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.readings import MIN_ERROR, JobReading, PhaseReadings
 from ekc.governor.samples import Values
 
@@ -129,9 +129,9 @@ class ControlVariable:
     is_bounded: bool
     """Whether the slowdown is at most x: true for a clock, false for a cap."""
 
-    def select_gears(self, gears: Gears) -> Values:
+    def select_values(self, offered: OfferedSettings) -> Values:
         """Values that can be set on a card, ascending."""
-        return np.array(gears.sm_mhz if self.name == "sm" else gears.power_w, float)
+        return np.array(offered.sm_mhz if self.name == "sm" else offered.power_w, float)
 
     def get_default_value(self, readings: PhaseReadings) -> float:
         """Value of the default on the scale of the limit."""
@@ -176,16 +176,16 @@ POWER_CAP = ControlVariable(
 recorded epochs depart from any curve by 1.5 % of time and 2 % of power."""
 
 
-def choose_control(gears: Gears) -> ControlVariable:
+def choose_control(offered: OfferedSettings) -> ControlVariable:
     """The limit to search: the clock, or the cap where clocks cannot be set."""
-    return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
+    return SM_CLOCK if offered.sm_mhz or not offered.power_w else POWER_CAP
 
 
 @dataclass(frozen=True)
 class ResponseCurve:
-    """Expected slowdown and saving at each gear; arrays of one length."""
+    """Expected slowdown and saving at each value; arrays of one length."""
 
-    gears: Values
+    values: Values
     """Values of the limit, ascending."""
     slowdown: Values
     """Additional time, as a share of the default's."""
@@ -205,7 +205,7 @@ class ResponseCurve:
 def fit_response_curve(
     readings: PhaseReadings,
     control: ControlVariable,
-    gears: Values,
+    values: Values,
     default_limit: float,
     memory_mhz: int | None,
 ) -> ResponseCurve:
@@ -217,7 +217,7 @@ def fit_response_curve(
     slowdown = np.array([o.slowdown for o in outcomes])[has_slowdown]
     error = np.array([o.slowdown_error for o in outcomes])[has_slowdown]
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    x, reduction = compute_lengthening(gears, default_limit), compute_reduction(gears, default_limit)
+    x, reduction = compute_lengthening(values, default_limit), compute_reduction(values, default_limit)
     time = fit_robust_curve(
         compute_lengthening(limit[has_slowdown], default_limit),
         slowdown,
@@ -242,11 +242,13 @@ def fit_response_curve(
     watts = np.clip(np.minimum.accumulate(1 + power.mean[::-1])[::-1], 0.05, 1.0)
     saving_std = np.hypot(sigma, np.sqrt(power.variance))
     errors = [float(np.median(e)) if len(e) else MIN_ERROR for e in (error, power_error)]
-    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors)
+    return ResponseCurve(
+        values, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors
+    )
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:
-    """Slowdowns that never fall as the clock falls; gears ascend."""
+    """Slowdowns that never fall as the clock falls; values ascend."""
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 

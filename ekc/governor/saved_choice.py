@@ -30,7 +30,7 @@ from ekc.governor.job_meter import JobMeter
 from ekc.governor.phase import Phase
 from ekc.governor.phase_match import is_same_phase
 from ekc.governor.progress_rate import ProgressKind, ProgressSource
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.readings import CONTRADICTION_MARGIN, CONTRADICTION_SIGMAS, DefaultComparison
 from ekc.governor.request import Policy
 
@@ -55,11 +55,11 @@ class SavedChoice:
         source = ProgressSource(self.kind, self.period_s)
         return is_same_phase(phase.default_signature, phase.progress, np.array(self.signature), source)
 
-    def can_be_set(self, gears: Gears) -> bool:
+    def can_be_set(self, offered: OfferedSettings) -> bool:
         """Whether the card has these limits."""
-        limits = ((self.settings.sm_mhz, gears.sm_mhz), (self.settings.memory_mhz, gears.memory_mhz))
+        limits = ((self.settings.sm_mhz, offered.sm_mhz), (self.settings.memory_mhz, offered.memory_mhz))
         return all(value is None or value in values for value, values in limits) and (
-            self.settings.power_w is None or self.settings.power_w in gears.power_w
+            self.settings.power_w is None or self.settings.power_w in offered.power_w
         )
 
 

@@ -65,7 +65,7 @@ def ignore(event: Event) -> None: ...
 def begin_phase(run: SimulatedRun) -> tuple[JobMeter, Phase]:
     """The first phase of a run, and its meter."""
     meter = JobMeter(run, run, ignore)
-    return meter, phases.begin_phase(meter, Policy(), run.gears())
+    return meter, phases.begin_phase(meter, Policy(), run.list_offered())
 
 
 def run_at_default(job: SimulatedJob) -> SimulatedRun:

@@ -47,12 +47,14 @@ def print_line(*arguments):
 
 
 def set_random_limits(probe, actuator, hear):
-    gears = actuator.gears()
-    while probe.is_running() and not gears.sm_mhz:  # Advice only.
+    offered = actuator.list_offered()
+    while probe.is_running() and not offered.sm_mhz:  # Advice only.
         probe.record(0.02)
     while probe.is_running():
-        power = random.choice([None, *gears.power_w])
-        actuator.apply(Settings(random.choice([None, *gears.sm_mhz]), random.choice(gears.memory_mhz), power))
+        power = random.choice([None, *offered.power_w])
+        actuator.apply(
+            Settings(random.choice([None, *offered.sm_mhz]), random.choice(offered.memory_mhz), power)
+        )
         probe.record(random.uniform(0.0, 0.02))
 
 

@@ -115,7 +115,7 @@ def test_scatter_of_readings_widens_the_interval() -> None:
 def test_advice_has_no_account() -> None:
     run = SimulatedRun(make_job([make_iterations(300)]))
     events: list[Event] = []
-    actuator = NullActuator(run.gears(), simulated=True)
+    actuator = NullActuator(run.list_offered(), simulated=True)
     _ControlLoop(run, actuator, Policy(), events.append).run()
     assert not select_events(events, Accounted)
 

@@ -140,7 +140,7 @@ def test_advice_is_given_after_a_failure() -> None:
     run = make_run(400.0)
     run.failing_s, run.fails_to_read = (10.0, 80.0), True
     events = []
-    advise(run, NullActuator(run.gears()), Policy(), events.append)
+    advise(run, NullActuator(run.list_offered()), Policy(), events.append)
     assert [e for e in events if isinstance(e, Failed)]
     assert [e for e in events if isinstance(e, Advised)]
 

@@ -184,7 +184,7 @@ def test_group_is_set_alike_and_its_power_is_summed() -> None:
     actuator.apply(Settings(sm_mhz=1500))
     assert [run.settings() for run in runs] == [Settings(sm_mhz=1500)] * 2
     assert actuator.settings() == Settings(sm_mhz=1500)
-    assert actuator.gears() == runs[0].gears()
+    assert actuator.list_offered() == runs[0].list_offered()
     joules = probe.read_energy_j()
     samples = probe.record(20.0)
     assert isinstance(samples, SensorSamples)
@@ -200,11 +200,13 @@ def test_group_is_set_alike_and_its_power_is_summed() -> None:
     assert probe.is_running()
 
 
-def test_group_gears_are_those_of_all_members() -> None:
+def test_group_offers_the_values_of_all_members() -> None:
     other = SimulatedRun(sample_job(0, "compute", "rtx3090", 60.0), 0)
-    gears = GroupActuator([_make_run(60.0), other]).gears()
-    assert set(gears.sm_mhz) == set(_make_run(60.0).gears().sm_mhz) & set(other.gears().sm_mhz)
-    assert list(gears.sm_mhz) == sorted(gears.sm_mhz)
+    offered = GroupActuator([_make_run(60.0), other]).list_offered()
+    assert set(offered.sm_mhz) == set(_make_run(60.0).list_offered().sm_mhz) & set(
+        other.list_offered().sm_mhz
+    )
+    assert list(offered.sm_mhz) == sorted(offered.sm_mhz)
 
 
 def test_log_keeps_one_mean_a_second() -> None:

@@ -23,7 +23,7 @@ from ekc.governor.event_records import (
 )
 from ekc.governor.job_limits import estimate_payoff
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
@@ -121,7 +121,7 @@ def test_zero_budget_resets_the_memory_clock() -> None:
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
     governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore)
     governor._start_s = run.now()
-    phase = phases.begin_phase(governor._meter, Policy(), run.gears())
+    phase = phases.begin_phase(governor._meter, Policy(), run.list_offered())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
         assert phases.measure_settings(governor._meter, phase, choice, "candidate")
         phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
@@ -176,14 +176,14 @@ def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
 class UnsettableRun(SimulatedRun):
     """An actuator that can set nothing."""
 
-    def gears(self) -> Gears:
-        return Gears()
+    def list_offered(self) -> OfferedSettings:
+        return OfferedSettings()
 
     def apply(self, settings: Settings) -> None:
         raise AssertionError("there is nothing to set")
 
 
-def test_card_without_gears_is_only_measured() -> None:
+def test_card_without_limits_is_only_measured() -> None:
     run = UnsettableRun(make_job([make_iterations(120)]))
     events = govern_run(run)
     assert select_events(events, Measured)
@@ -193,8 +193,8 @@ def test_card_without_gears_is_only_measured() -> None:
 class CapOnlyRun(SimulatedRun):
     """A card whose clocks cannot be set, but its power cap."""
 
-    def gears(self) -> Gears:
-        return Gears(power_w=super().gears().power_w)
+    def list_offered(self) -> OfferedSettings:
+        return OfferedSettings(power_w=super().list_offered().power_w)
 
 
 def test_card_without_clocks_is_governed_by_caps() -> None:
@@ -314,6 +314,6 @@ def test_pause_between_two_looks_is_left_out_of_checks(seed: int) -> None:
         choices.append(phase.choice.sm_mhz)
         watts.append([e.reading.watts for e in select_events(events, Measured) if e.purpose == "check"])
     assert watts[1] == pytest.approx(watts[0], rel=0.03)
-    gears = run.gears().sm_mhz
+    gears = run.list_offered().sm_mhz
     # The stretch before a pause is left out, so the curve differs a little.
     assert abs(gears.index(choices[1]) - gears.index(choices[0])) <= 1

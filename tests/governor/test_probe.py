@@ -15,7 +15,7 @@ from ekc.governor.live import governor_sensors as sensors
 from ekc.governor.live.governor_sensors import BoardEnergy, SensorSampler
 from ekc.governor.live.probe import NvmlProbe
 from ekc.governor.progress_rate import ProgressSource
-from ekc.governor.protocols import Gears, NullActuator
+from ekc.governor.protocols import NullActuator, OfferedSettings
 from tests.scripted.nvml.boards import ScriptedBoards
 from tests.scripted.nvml.extra_reads import script_instant_power
 
@@ -197,7 +197,7 @@ def test_hanging_driver_is_named_where_steps_are_counted(
     hang = threading.Event()
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
     monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
-    meter = JobMeter(probe, NullActuator(Gears()), lambda event: None)
+    meter = JobMeter(probe, NullActuator(OfferedSettings()), lambda event: None)
     threads, began = threading.active_count(), time.monotonic()
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         meter._record_stretch(ProgressSource("steps", 1.0), 30.0)

@@ -152,9 +152,9 @@ class _GpoeoRun:
         self._rule = rule
         self._run, self._meter = run, JobMeter(run, run, lambda event: None)
         self._model = model
-        clocks = np.array(run.gears().sm_mhz, float)
+        clocks = np.array(run.list_offered().sm_mhz, float)
         self._gears = clocks[clocks >= LOWEST_SHARE * clocks[-1]]
-        self._memory_clocks = run.gears().memory_mhz
+        self._memory_clocks = run.list_offered().memory_mhz
         self._memory_mhz: int | None = None
         self._period_s: float | None = None
         self._is_periodic = True

@@ -125,7 +125,7 @@ class _OdppRun:
     def __init__(self, probe: Probe, actuator: Actuator) -> None:
         self._meter = JobMeter(probe, actuator, lambda event: None)
         self._actuator = actuator
-        self._gears = np.array(actuator.gears().sm_mhz, float)
+        self._gears = np.array(actuator.list_offered().sm_mhz, float)
 
     def run_forever(self) -> None:
         while True:

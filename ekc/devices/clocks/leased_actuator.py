@@ -18,13 +18,13 @@ from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    Gears,
     Limit,
     LimitReading,
     LimitSetter,
     LimitTaken,
+    OfferedSettings,
     Settings,
-    select_gears,
+    select_offered,
 )
 from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
 from ekc.errors import ActuatorError, EkcError, RecordError
@@ -95,9 +95,11 @@ class LeasedActuator:
         """Label of the actuator."""
         return self._limit_setter.label
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set, up to the limits before the lease; none once others have set a clock."""
-        return select_gears(self._limit_setter.gears(), Settings(), self.lease.previous, self._taken_limits)
+        return select_offered(
+            self._limit_setter.list_offered(), Settings(), self.lease.previous, self._taken_limits
+        )
 
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set since the lease began."""

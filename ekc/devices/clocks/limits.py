@@ -72,7 +72,7 @@ class LimitReading:
 
 
 @dataclass(frozen=True)
-class Gears:
+class OfferedSettings:
     """Values that an actuator can set, each tuple ascending; empty for a limit that it cannot set."""
 
     sm_mhz: tuple[int, ...] = ()
@@ -80,17 +80,19 @@ class Gears:
     power_w: tuple[float, ...] = ()
 
 
-def select_gears(gears: Gears, lowest: Settings, highest: Settings, taken: Set[Limit]) -> Gears:
+def select_offered(
+    offered: OfferedSettings, lowest: Settings, highest: Settings, taken: Set[Limit]
+) -> OfferedSettings:
     """Values between two settings, of the limits that others have not taken; none once others have set a
     clock."""
     if taken - {"power_w"}:
-        return Gears()
+        return OfferedSettings()
     values: dict[str, Any] = {}
     for limit in LIMITS:
         low, high = getattr(lowest, limit) or 0, getattr(highest, limit)
-        allowed = (x for x in getattr(gears, limit) if low <= x and (high is None or x <= high))
+        allowed = (x for x in getattr(offered, limit) if low <= x and (high is None or x <= high))
         values[limit] = () if limit in taken else tuple(allowed)
-    return Gears(**values)
+    return OfferedSettings(**values)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class LimitSetter(Protocol):
     def reference(self) -> ActuatorReference:
         """Reference for another process."""
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set here."""
 
     def settings(self) -> Settings:

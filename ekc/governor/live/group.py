@@ -11,11 +11,11 @@ from typing import TypeVar
 import numpy as np
 
 from ekc.errors import DriverTrouble, EkcError
-from ekc.governor.protocols import Actuator, Gears, Limit, Probe, Settings
+from ekc.governor.protocols import Actuator, Limit, OfferedSettings, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values
 
 T = TypeVar("T")
-Gear = TypeVar("Gear", int, float)
+Value = TypeVar("Value", int, float)
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class GroupActuator:
         """Whether any GPU is simulated."""
         return any(x.simulated for x in self._members)
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that every GPU can be set to."""
-        return intersect_gears([x.gears() for x in self._members])
+        return intersect_offered([x.list_offered() for x in self._members])
 
     def settings(self) -> Settings:
         """Settings of the first GPU; `apply` keeps all alike."""
@@ -133,11 +133,11 @@ def _interpolate_readings(times: Values, reading_times: Values, values: Values) 
     return np.interp(times, reading_times[is_valid], values[is_valid])
 
 
-def intersect_gears(gears: Sequence[Gears]) -> Gears:
+def intersect_offered(offered: Sequence[OfferedSettings]) -> OfferedSettings:
     """Values that all cards have."""
-    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in gears]), _intersect([x.memory_mhz for x in gears])
-    return Gears(sm_mhz, memory_mhz, _intersect([x.power_w for x in gears]))
+    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in offered]), _intersect([x.memory_mhz for x in offered])
+    return OfferedSettings(sm_mhz, memory_mhz, _intersect([x.power_w for x in offered]))
 
 
-def _intersect(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:
-    return tuple(sorted(set(gears[0]).intersection(*gears[1:])))
+def _intersect(values: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+    return tuple(sorted(set(values[0]).intersection(*values[1:])))

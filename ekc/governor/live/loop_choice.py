@@ -78,7 +78,7 @@ def check_plan(plan: PlannedClock, gpus: Sequence[str]) -> None:
         board = NvmlLimitReader(gpu)
         if not plan.is_for(board.product_name):
             raise ActuatorError(f"{board.name} is no {plan.device}, which the plan is for; tune for this GPU")
-        clocks = board.gears().sm_mhz
+        clocks = board.list_offered().sm_mhz
         if not clocks:
             raise ActuatorError(
                 f"{board.name} has no SM clock that can be limited, so no plan can be applied"

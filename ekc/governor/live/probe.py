@@ -18,7 +18,7 @@ from ekc.governor.live.governor_sensors import (
     SensorSampler,
 )
 from ekc.governor.live.gpus import format_gpu_numbers
-from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe, intersect_gears
+from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe, intersect_offered
 from ekc.governor.protocols import NullActuator, Probe
 from ekc.governor.samples import SensorSamples, Values
 
@@ -137,13 +137,14 @@ def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: boo
 
 def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
     """Units for advice, likewise; nothing can be set."""
+    offered = [NvmlLimitReader(gpu).list_offered() for gpu in gpus]
     if each or len(gpus) == 1:
         return [
-            GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(NvmlLimitReader(gpu).gears()))
-            for gpu in gpus
+            GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(one))
+            for gpu, one in zip(gpus, offered, strict=True)
         ]
-    gears = intersect_gears([NvmlLimitReader(gpu).gears() for gpu in gpus])
-    return [GovernedUnit(format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), NullActuator(gears))]
+    group = _make_group_probe(gpus, make_probe)
+    return [GovernedUnit(format_gpu_names(*gpus), group, NullActuator(intersect_offered(offered)))]
 
 
 def format_gpu_names(*gpus: str) -> str:

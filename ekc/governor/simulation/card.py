@@ -10,7 +10,7 @@ import numpy as np
 from ekc.devices.simulated import power
 from ekc.devices.simulated.specs import H200, RTX3090, GpuSpec
 from ekc.errors import InvalidInput
-from ekc.governor.protocols import Gears
+from ekc.governor.protocols import OfferedSettings
 from ekc.governor.samples import SensorSamples, Values
 
 DIE_TEMPERATURE_C = 65.0
@@ -42,12 +42,12 @@ class SimulatedCard:
         """SM clocks in MHz, ascending."""
         return np.array(self.spec.list_clocks_mhz(), float)
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values to which each limit can be set."""
         cap = self.spec.power.tdp_w
         caps = tuple(float(w) for w in range(int(0.4 * cap) // 25 * 25, int(cap) + 1, 25))
         memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
-        return Gears(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
+        return OfferedSettings(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
 
     def compute_resting_w(self) -> Values:
         """Board watts with a context but no kernel, by memory clock and SM clock."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.simulated.residual import make_generator
-from ekc.governor.protocols import Gears, Limit, Settings
+from ekc.governor.protocols import Limit, OfferedSettings, Settings
 from ekc.governor.samples import SensorSamples, Values
 from ekc.governor.simulation.card import SimulatedCard, TrueSignals, sample_sensors
 
@@ -60,9 +60,9 @@ def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: flo
     is_within = np.maximum.accumulate(watts <= cap_w, axis=2)
     # The highest clock within limit and cap; the lowest one where none is within the cap.
     places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
-    gear = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
-    stretch, watts = (np.take_along_axis(table, gear, axis=2) for table in (stretch, watts))
-    return StageTables(stretch, watts, card.list_sm_clocks_mhz()[gear])
+    sm = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
+    stretch, watts = (np.take_along_axis(table, sm, axis=2) for table in (stretch, watts))
+    return StageTables(stretch, watts, card.list_sm_clocks_mhz()[sm])
 
 
 def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
@@ -109,10 +109,10 @@ def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, in
     """(place of the memory clock, place of the SM clock, power cap) under some settings."""
     clocks = card.list_sm_clocks_mhz()
     limit = clocks[-1] if settings.sm_mhz is None else settings.sm_mhz
-    gear = max(0, int(np.searchsorted(clocks, limit, side="right")) - 1)
+    sm = max(0, int(np.searchsorted(clocks, limit, side="right")) - 1)
     top = card.memory_mhz[-1]
     memory = np.abs(np.array(card.memory_mhz) - (settings.memory_mhz or top)).argmin()
-    return int(memory), gear, settings.power_w or card.spec.power.tdp_w
+    return int(memory), sm, settings.power_w or card.spec.power.tdp_w
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,9 @@ class SimulatedRun:
     label = "simulated sensors"
     simulated = True
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values to which each limit can be set."""
-        return self.job.card.gears()
+        return self.job.card.list_offered()
 
     def settings(self) -> Settings:
         """Settings that were applied last."""
@@ -256,9 +256,9 @@ class SimulatedRun:
     def _get_tables(self, settings: Settings) -> StageTables:
         """Time and power of stages under one setting: arrays of (stage,)."""
         if settings not in self._tables_by_settings:
-            memory, gear, cap = find_clock_indices(self.job.card, settings)
+            memory, sm, cap = find_clock_indices(self.job.card, settings)
             table = compute_tables(self.job.card, self.job.stages, cap)
-            column = (a[:, memory, gear] for a in (table.stretch, table.watts, table.clock_mhz))
+            column = (a[:, memory, sm] for a in (table.stretch, table.watts, table.clock_mhz))
             self._tables_by_settings[settings] = StageTables(*column)
         return self._tables_by_settings[settings]
 

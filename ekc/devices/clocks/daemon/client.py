@@ -18,11 +18,11 @@ from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
     ActuatorReference,
-    Gears,
     Limit,
     LimitTaken,
+    OfferedSettings,
     Settings,
-    select_gears,
+    select_offered,
 )
 from ekc.devices.clocks.nvml_limits import BoardLimits
 from ekc.errors import ActuatorError, DriverTrouble, EkcError, InvalidInput
@@ -237,11 +237,11 @@ class DaemonActuator:
     def _before(self) -> Settings:
         return self._daemon_lease.before[self._gpu]
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set, from the lowest permitted ones up to the limits before the lease; none once
         others have set a clock."""
         lowest = self._daemon_lease.lowest[self._gpu]
-        return select_gears(self._limits.gears(), lowest, self._before, self.taken_limits())
+        return select_offered(self._limits.list_offered(), lowest, self._before, self.taken_limits())
 
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set, as the daemon has noticed; they are theirs."""

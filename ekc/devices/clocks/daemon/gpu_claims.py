@@ -122,16 +122,16 @@ def check_settings(settings: Settings, gpu: PermittedGpu, offered: Settings, all
     """Raises `InvalidInput` for a value below what the caller may set, or above what the lease offers."""
     for name, unit in (("sm_mhz", "MHz"), ("memory_mhz", "MHz"), ("power_w", "W")):
         value, lowest = getattr(settings, name), getattr(gpu.lowest, name)
-        gears = getattr(gpu.limits.gears(), name)
+        values = getattr(gpu.limits.list_offered(), name)
         if value is None:
             continue
-        if not gears:
+        if not values:
             raise InvalidInput(f"{name}: {gpu.limits.label} cannot limit it; leave it out")
         if lowest is not None and value < lowest:
             raise InvalidInput(
                 f"{name}: {value:g} {unit} is below the {lowest:g} {unit} that {allow_list.file} allows; "
                 f"use {lowest:g} or more"
             )
-        highest = min(x for x in (gears[-1], getattr(offered, name)) if x is not None)
-        if not gears[0] <= value <= highest:
-            raise InvalidInput(f"{name}: {value:g} {unit}, from {gears[0]:g} to {highest:g} {unit}")
+        highest = min(x for x in (values[-1], getattr(offered, name)) if x is not None)
+        if not values[0] <= value <= highest:
+            raise InvalidInput(f"{name}: {value:g} {unit}, from {values[0]:g} to {highest:g} {unit}")
