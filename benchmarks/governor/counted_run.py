@@ -1,4 +1,4 @@
-"""A simulated run whose kernel counters can be read, as GPOEO and ODPP read them."""
+"""A simulated run whose kernel counters can be read, as GPOEO and ODPP do, and whose progress is known."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ class CountedRun(SimulatedRun):
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         super().__init__(job, seed, has_hooks)
         self.counter_windows: list[tuple[float, int]] = []
+
+    def get_progress(self) -> float:
+        """Number of finished stretches, with the finished part of the current one."""
+        return self._stretch_index + (1.0 - self._remaining_share if self.is_running() else 0.0)
 
     def read_counters(self, seconds: float) -> dict[str, float] | None:
         """Mean counters of the next `seconds` (use of pipes and memory, 0 to 100), with the slowdown that

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.governor.baselines import OracleResult
+from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.event_records import Applied, Chosen, Event, Shifted, Skipped, Started
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values
 from ekc.governor.simulation.simulated_run import (
     SimulatedJob,
-    SimulatedRun,
     compute_tables,
     find_clock_indices,
 )
@@ -43,7 +43,7 @@ def find_activity(before: str, event: Event) -> str:
 class Regret:
     """Adds up the regret of one job from the governor's events while it runs."""
 
-    def __init__(self, run: SimulatedRun, job: SimulatedJob, best: OracleResult) -> None:
+    def __init__(self, run: CountedRun, job: SimulatedJob, best: OracleResult) -> None:
         self._run = run
         self._job = job
         self._begins = np.searchsorted(job.regime, np.arange(job.count_regimes() + 1)).astype(float)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
 GPU_OPTIONS = ("gpu", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
 POLICY_OPTIONS = (*OBJECTIVE_OPTIONS, "advise")
-NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
@@ -129,7 +128,6 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option("--gpus-of", type=int, hidden=True, allow_from_autoenv=False)
 @click.option("--steps", type=FILE, hidden=True, allow_from_autoenv=False)
-@click.option("--model", hidden=True, allow_from_autoenv=False)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
@@ -152,7 +150,6 @@ def govern(
       ekc govern --restore
       ekc govern --daemon
     """
-    refuse_unused_options(("model",), NO_MODELS)
     if options["daemon"]:
         return run_daemon_command(**options)
     refuse_unused_options(DAEMON_OPTIONS, "it is for --daemon; leave it out")

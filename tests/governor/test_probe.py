@@ -56,8 +56,8 @@ def test_energy_without_a_counter_is_integrated_power(
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
     events: list[str] = []
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
-    monkeypatch.setattr(probe._sensors._sensors, "counter_mj", lambda: counter)
-    monkeypatch.setattr(probe._sensors._sensors, "power_w", lambda: 200.0)
+    monkeypatch.setattr(probe._sensors, "counter_mj", lambda: counter)
+    monkeypatch.setattr(probe._sensors, "power_w", lambda: 200.0)
     probe.record(0.2)
     begin, joules = probe.now(), probe.read_energy_j()
     for _ in range(4):
@@ -147,7 +147,7 @@ def test_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None
 def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
     probe = make_probe(here)
-    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
+    monkeypatch.setattr(probe, "_read_sensors", hang.wait)
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         probe.record(1.0)
     hang.set()
@@ -173,7 +173,7 @@ def test_short_recordings_cost_no_more_than_long_ones(
 ) -> None:
     """Each recording once began with a reading at once: 2.6 % of a core where hooks count steps."""
     probe = make_probe(here)
-    monkeypatch.setattr(probe._sensors, "read_sensors", lambda: _burn_cpu(0.005))
+    monkeypatch.setattr(probe, "_read_sensors", lambda: _burn_cpu(0.005))
     probe.record(0.1)
     before = probe._core_s
     began = time.monotonic()
@@ -196,7 +196,7 @@ def test_hanging_driver_is_named_where_steps_are_counted(
     """Recordings of 0.2 s were once too short to notice the hang, and each left a thread behind."""
     hang = threading.Event()
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
-    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
+    monkeypatch.setattr(probe, "_read_sensors", hang.wait)
     meter = JobMeter(probe, NullActuator(OfferedSettings()), lambda event: None)
     threads, began = threading.active_count(), time.monotonic()
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):

@@ -1,7 +1,7 @@
-"""Sensors of one GPU: power, utilisation, clock and energy.
+"""Readings of the sensors of one GPU: power, utilisation, clock and energy.
 
-`GovernorSensors` reads them, `BoardEnergy` has the joules of the board from its counter or from power
-readings, and `SensorSampler` reads repeatedly in a thread of its own.
+`BoardEnergy` has the joules of the board from its counter or from power readings, and `SensorSampler` reads
+repeatedly in a thread of its own.
 """
 
 from __future__ import annotations
@@ -23,50 +23,17 @@ NvmlReading = tuple[float, float, float, float]
 """(watts, SM use in percent, memory use in percent, SM clock in MHz); NaN where a reading failed."""
 
 
-class GovernorSensors:
-    """The sensors of one GPU, named by its UUID. Raises `ActuatorError` where there is none or it is lost."""
+def read_sensors(sensors: GpuSensors) -> NvmlReading:
+    """Read all sensors now."""
+    watts, use = sensors.power_w(), sensors.poll("nvmlDeviceGetUtilizationRates")
+    sm, memory = (_NAN, _NAN) if use is None else (float(use.gpu), float(use.memory))
+    return watts, sm, memory, sensors.clock_mhz()
 
-    def __init__(self, uuid: str) -> None:
-        self._sensors = GpuSensors(uuid)
-        self._library = self._sensors.library
-        self.name = self._sensors.name
-        self.sensor_s = self._sensors.averaging_s or INSTANT_WINDOW_S
 
-    @property
-    def problem(self) -> str:
-        """Reason of the last failed reading."""
-        return self._sensors.last_problem
-
-    @property
-    def power_problem(self) -> str:
-        """The last power reading that was not believed; "" without one."""
-        return self._sensors.power_problem
-
-    @property
-    def has_power(self) -> bool:
-        """Whether this card has a power reading, as far as that is known."""
-        return self._sensors.has_power
-
-    def read_max_power_w(self) -> float:
-        """Watts that this board draws at most."""
-        return self._sensors.max_power_w()
-
-    def read_sensors(self) -> NvmlReading:
-        """Read all sensors now."""
-        watts = self._sensors.power_w()
-        use = self._sensors.poll("nvmlDeviceGetUtilizationRates")
-        sm, memory = (_NAN, _NAN) if use is None else (float(use.gpu), float(use.memory))
-        return watts, sm, memory, self._sensors.clock_mhz()
-
-    def read_limit_w(self) -> float:
-        """Power cap in force; NaN where the card has none."""
-        cap = self._sensors.power_cap_w()
-        return _NAN if cap is None else cap
-
-    def read_counter_j(self) -> float | None:
-        """Total-energy counter of the board (Volta and later); None where it has none."""
-        counter_mj = self._sensors.counter_mj()
-        return None if counter_mj is None else counter_mj / 1000.0
+def read_counter_j(sensors: GpuSensors) -> float | None:
+    """Total-energy counter of the board (Volta and later); None where it has none."""
+    counter_mj = sensors.counter_mj()
+    return None if counter_mj is None else counter_mj / 1000.0
 
 
 STALL_S = 5.0

@@ -195,10 +195,6 @@ class SimulatedRun:
         """Number of the true phase now."""
         return int(self.job.regime[min(self._stretch_index, len(self.job.regime) - 1)])
 
-    def get_progress(self) -> float:
-        """Number of finished stretches, with the finished part of the current one."""
-        return self._stretch_index + (1.0 - self._remaining_share if self.is_running() else 0.0)
-
     def read_step_count(self) -> float | None:
         """Finished training iterations; None without hooks and before the first one, as with real hooks."""
         if not self._has_hooks:

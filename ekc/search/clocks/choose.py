@@ -59,11 +59,6 @@ class WeightedFigures:
     energy_j: tuple[Array, ...]
     """One array [..., kernel, clock] for each layer; leading axes are draws."""
 
-    @property
-    def clock_count(self) -> int:
-        """Number of clocks."""
-        return int(self.latency_s[0].shape[-1])
-
     def select_clocks(self, clocks: list[int]) -> WeightedFigures:
         """The same figures at some of the clocks."""
         latency, energy = (tuple(x[..., clocks] for x in each) for each in (self.latency_s, self.energy_j))

@@ -21,7 +21,7 @@ def sample_figures(seed: int, layers: int, kernels: int, clocks: int) -> Weighte
 def list_all_energies(figures: WeightedFigures, limit_s: float) -> list[float]:
     """Energies of all choices within the limit."""
     found = []
-    for clock in range(figures.clock_count):
+    for clock in range(figures.latency_s[0].shape[-1]):
         for kernels in product(*(range(len(t)) for t in figures.latency_s)):
             seconds, joules = (
                 sum(x[k, clock] for x, k in zip(each, kernels, strict=True))

@@ -241,7 +241,6 @@ def log(line: str) -> None:
 
 
 FIRST_PASSED_DESCRIPTOR = 3
-UNITS = ("service", "socket")
 
 
 def notify(*states: str) -> None:
