@@ -11,15 +11,16 @@ import click
 from ekc.cli.arguments import refuse_unused_options
 from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
+    DAEMON,
     DAEMON_OPTIONS,
+    MEMORY,
+    OBJECTIVE,
     OBJECTIVE_OPTIONS,
+    REPORT,
+    add_options,
     check_memory_name,
-    daemon_options,
     make_policy,
     make_tariff,
-    memory_options,
-    objective_options,
-    report_options,
     run_daemon_command,
 )
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
@@ -67,7 +68,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     metavar="FILE",
     help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
 )
-@objective_options
+@add_options(OBJECTIVE)
 @click.option(
     "--gpu",
     multiple=True,
@@ -114,9 +115,9 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
-@daemon_options
-@memory_options
-@report_options
+@add_options(DAEMON)
+@add_options(MEMORY)
+@add_options(REPORT)
 @click.option(
     "--config",
     type=FILE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +30,7 @@ OBJECTIVE_OPTIONS = (
     "deadline",
     "steps_total",
 )
-"""Names of the parameters of `objective_options`."""
+"""Names of the parameters of `OBJECTIVE`."""
 _LIMITS = {
     "power_cap": "speed",
     "node_power_cap": "speed",
@@ -40,14 +40,18 @@ _LIMITS = {
 _BUDGETS = ("max_slowdown", "min_saving")
 
 
-def objective_options(function: F) -> F:
-    """Add the options of the objective and its limits."""
-    for option in reversed(_OBJECTIVE_OPTIONS):
-        function = option(function)
-    return function
+def add_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Decorate a command with some options, in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-_OBJECTIVE_OPTIONS = (
+OBJECTIVE = (
     click.option(
         "--max-slowdown",
         type=float,
@@ -101,14 +105,7 @@ _OBJECTIVE_OPTIONS = (
 )
 
 
-def memory_options(function: F) -> F:
-    """Add the options of choices that are kept for the next run."""
-    for option in reversed(_MEMORY_OPTIONS):
-        function = option(function)
-    return function
-
-
-_MEMORY_OPTIONS = (
+MEMORY = (
     click.option(
         "--remember",
         metavar="NAME",
@@ -127,14 +124,7 @@ def check_memory_name(values: dict[str, Any]) -> str | None:
     return check_name(name, each=values["each"], has_deadline=values["deadline"] is not None)
 
 
-def report_options(function: F) -> F:
-    """Add the options of what the report has beside joules."""
-    for option in reversed(_REPORT_OPTIONS):
-        function = option(function)
-    return function
-
-
-_REPORT_OPTIONS = (
+REPORT = (
     click.option(
         "--price",
         type=(float, str),
@@ -241,35 +231,30 @@ def _format_option(name: str) -> str:
 DAEMON_OPTIONS = ("socket", "allow", "print_unit")
 
 
-def daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `ekc govern` with the options of the daemon."""
-    options = (
-        click.option(
-            "--daemon",
-            is_flag=True,
-            help="Set clocks for the users of an allow-list, as a service that runs as root.",
-        ),
-        click.option(
-            "--socket",
-            type=FILE,
-            metavar="PATH",
-            help="Socket of --daemon. [default: /run/ekc/governor.sock]",
-        ),
-        click.option(
-            "--allow",
-            type=FILE,
-            metavar="FILE",
-            help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
-        ),
-        click.option(
-            "--print-unit",
-            type=click.Choice(("service", "socket")),
-            help="With --daemon: print a unit file of systemd, and exit.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+DAEMON = (
+    click.option(
+        "--daemon",
+        is_flag=True,
+        help="Set clocks for the users of an allow-list, as a service that runs as root.",
+    ),
+    click.option(
+        "--socket",
+        type=FILE,
+        metavar="PATH",
+        help="Socket of --daemon. [default: /run/ekc/governor.sock]",
+    ),
+    click.option(
+        "--allow",
+        type=FILE,
+        metavar="FILE",
+        help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
+    ),
+    click.option(
+        "--print-unit",
+        type=click.Choice(("service", "socket")),
+        help="With --daemon: print a unit file of systemd, and exit.",
+    ),
+)
 
 
 def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str | None, **_: Any) -> int:
