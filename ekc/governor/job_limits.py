@@ -83,13 +83,11 @@ class SearchPayoff:
         return max(0.0, self.remaining_s - self.search_s) * self.saving_w > self.search_s * self.waste_w
 
 
-def estimate_payoff(
-    policy: Policy, elapsed_s: float, window_s: float, watts: float, saving: float = EXPECTED_SAVING
-) -> SearchPayoff:
+def estimate_payoff(policy: Policy, elapsed_s: float, window_s: float, watts: float) -> SearchPayoff:
     """Estimate a search; `window_s`: seconds of one reading, `watts`: power at the default."""
     search_s = MIN_READINGS * (window_s + 2.0)
     return SearchPayoff(
-        estimate_remaining_s(policy, elapsed_s), search_s, saving * watts, SEARCH_COST * watts
+        estimate_remaining_s(policy, elapsed_s), search_s, EXPECTED_SAVING * watts, SEARCH_COST * watts
     )
 
 

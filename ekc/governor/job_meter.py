@@ -83,10 +83,6 @@ class JobMeter:
         self.joules_by_settings[settings], self._counted_j = counted, joules
         self._recorded_j = 0.0
 
-    def is_running(self) -> bool:
-        """True: a job that ends is reported by `JobEnded`."""
-        return True
-
     def record(self, seconds: float) -> SensorSamples:
         """Record sensor samples for some seconds, and again where this process was stopped meanwhile. Raises
         `JobEnded` where the job ends, and `LimitTaken` where others have set a limit since the last

@@ -123,9 +123,9 @@ class PhaseCosts:
     joules: Values
 
 
-def compute_costs(job: SimulatedJob, cap_w: float | None = None) -> PhaseCosts:
+def compute_costs(job: SimulatedJob) -> PhaseCosts:
     """Exact costs of each true phase of a job under each constant limit, without `swing_w`."""
-    table = compute_tables(job.card, job.stages, cap_w or job.card.spec.power.tdp_w)
+    table = compute_tables(job.card, job.stages, job.card.spec.power.tdp_w)
     work = np.zeros((job.count_regimes(), len(job.stages)))
     np.add.at(work, (job.regime, job.stage_indices), job.seconds)
     seconds = np.einsum("rs,smg->rmg", work, table.stretch)
