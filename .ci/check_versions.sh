@@ -25,7 +25,7 @@ TESTS=(
     tests/ir/test_bad_input.py tests/ir/test_schedules.py
     tests/ptx/test_parser.py
     tests/runtime/test_arrays.py tests/runtime/test_kernel.py tests/runtime/test_torch_import.py
-    tests/search/cost_model/test_acquisition.py tests/search/cost_model/test_gaussian_process.py
+    tests/search/cost_model/test_acquisition.py tests/search/cost_model/test_feature_process.py
     tests/search/cost_model/test_power_model.py tests/search/cost_model/test_surrogate.py
     tests/search/database/test_database.py
     "tests/examples/test_examples.py::test_example_prints_what_it_says[meter_script.py]"

@@ -227,7 +227,7 @@ def test_forks_and_calls_of_several_threads_alternate(tmp_path: Path) -> None:
 BLAS = """
 from threadpoolctl import threadpool_info, threadpool_limits
 import numpy as np
-from ekc.search.cost_model.gaussian_process import one_blas_thread
+from ekc.search.cost_model.feature_process import one_blas_thread
 
 def numbers():
     np.ones((2, 2)) @ np.ones((2, 2))

@@ -24,16 +24,20 @@ import numpy as np
 from benchmarks.common.script import make_main
 from benchmarks.governor.compare import measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
-from ekc.governor import objective
 from ekc.governor.accounting import Accounted, StaticLimit
+from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
-from ekc.governor.live.simulated_truth import find_true_static
+from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import JOB_KINDS
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import (
+    SimulatedJob,
+    SimulatedRun,
+    compute_costs,
+    find_clock_indices,
+)
 
 HEAD = (
     f"{'':26s} {'jobs':>5s} {'true':>7s} {'error':>7s} {'bias':>7s} {'+-':>6s} {'covered':>8s} {'regret':>7s}"
@@ -86,11 +90,11 @@ def judge_sweep(sweep: Sweep, policy: Policy, group: str) -> Estimate | None:
     last = len(sweep.limit) - 1
     search, readings = search_sweep(sweep, policy, 0.0, np.random.default_rng(0))
     curve = search.fit_response(readings)
-    found = objective.find_best(policy, curve.slowdown, curve.saving)
+    found = find_best(policy, curve.slowdown, curve.saving)
     if found is None or found == last:
         return None
     slowdown, saving = sweep.compute_slowdown(), sweep.compute_saving()
-    best = objective.find_best(policy, slowdown, saving)
+    best = find_best(policy, slowdown, saving)
     half_width = 1.96 * float(curve.saving_std[found])
     regret = float(saving[last if best is None else best] - saving[found])
     return Estimate(group, float(saving[found]), float(curve.saving[found]), half_width, regret)

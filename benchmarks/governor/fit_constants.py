@@ -1,4 +1,4 @@
-"""Fits the constants of `ekc/governor/simulation/fitted_constants.py` to recordings of real GPUs.
+"""Fits the constants of `ekc/governor/simulation/random_jobs.py` to recordings of real GPUs.
 
     python -m benchmarks.governor.fit_constants --data DIR
 

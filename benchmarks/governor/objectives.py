@@ -24,13 +24,12 @@ import numpy as np
 from benchmarks.common.script import make_main
 from benchmarks.governor.compare import measure_default, sample_jobs
 from ekc.governor.event_records import Chosen, Event
-from ekc.governor.live.simulated_truth import find_true_static
+from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.saved_choice import SavedChoice, SavedChoiceTried
-from ekc.governor.simulation.simulated_job import SimulatedJob
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun
 
 CAP_SHARE = 0.85
 DEADLINE_SHARE = 1.08
@@ -139,7 +138,7 @@ def _run_with(
 
 def _spoil(job: SimulatedJob, choice: SavedChoice) -> SavedChoice:
     """The choice with a clock a fifth lower, and the outcome of the right one."""
-    clocks = job.card.gears().sm_mhz
+    clocks = job.card.list_offered().sm_mhz
     wanted = WRONG_CLOCK * (choice.settings.sm_mhz or clocks[-1])
     low = min(clocks, key=lambda mhz: abs(mhz - wanted))
     return replace(choice, settings=Settings(sm_mhz=low, memory_mhz=choice.settings.memory_mhz))

@@ -9,11 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.governor.baselines import OracleResult
+from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.event_records import Applied, Chosen, Event, Shifted, Skipped, Started
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_tables, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import (
+    SimulatedJob,
+    compute_tables,
+    find_clock_indices,
+)
 
 CAUSES = ("measuring", "searching", "choice", "watching", "late")
 """`measuring`: at the default, to learn the job. `searching`: reading candidates. `choice`: under a choice
@@ -39,7 +43,7 @@ def find_activity(before: str, event: Event) -> str:
 class Regret:
     """Adds up the regret of one job from the governor's events while it runs."""
 
-    def __init__(self, run: SimulatedRun, job: SimulatedJob, best: OracleResult) -> None:
+    def __init__(self, run: CountedRun, job: SimulatedJob, best: OracleResult) -> None:
         self._run = run
         self._job = job
         self._begins = np.searchsorted(job.regime, np.arange(job.count_regimes() + 1)).astype(float)

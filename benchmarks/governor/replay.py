@@ -29,14 +29,12 @@ from benchmarks.common.script import format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.policy import Policy
+from ekc.governor.decision import LimitSearch, find_best
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable, ResponsePrior
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.request import Policy
+from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ControlVariable
 from ekc.governor.samples import Values
-from ekc.governor.search import LimitSearch
 
 NOISES = (0.0, 0.005, 0.015)
 """Relative standard deviations of the noise on seconds and on watts of a reading. With the largest, two
@@ -111,8 +109,7 @@ def search_sweep(
     """Search one sweep as the control loop would: (the search, all readings that it asked for)."""
     last = len(sweep.limit) - 1
     readings = PhaseReadings([sweep.make_reading(last, noise, rng)])
-    prior = ResponsePrior(sweep.control.time_prior, sweep.control.power_prior)
-    search = LimitSearch(policy, sweep.control, sweep.limit, prior)
+    search = LimitSearch(policy, sweep.control, sweep.limit)
     while (place := search.propose_next(readings)) is not None:
         group = readings.default_readings if place == last else readings.other_readings
         group.append(sweep.make_reading(place, noise, rng))
@@ -122,7 +119,7 @@ def search_sweep(
 def replay_sweep(sweep: Sweep, policy: Policy, noise: float, rng: np.random.Generator) -> ReplayResult:
     """Search one sweep and judge the choice by the recording."""
     search, readings = search_sweep(sweep, policy, noise, rng)
-    gear = search.choose_gear(readings)
+    gear = search.choose_value(readings)
     chosen = len(sweep.limit) - 1 if gear is None else int(np.searchsorted(sweep.limit, gear))
     count = len(readings.default_readings) + len(readings.other_readings) - 1
     return make_result(sweep, policy, chosen, count)
@@ -140,7 +137,7 @@ def bracket_sweep(sweep: Sweep, policy: Policy) -> ReplayResult:
 def make_result(sweep: Sweep, policy: Policy, chosen: int, readings: int) -> ReplayResult:
     """The chosen row beside the best row of the sweep within the budget."""
     slowdown, saving = sweep.compute_slowdown(), sweep.compute_saving()
-    best = objective.find_best(policy, slowdown, saving)
+    best = find_best(policy, slowdown, saving)
     places = [chosen, len(sweep.limit) - 1 if best is None else best]
     figures = [float(x[place]) for place in places for x in (slowdown, saving)]
     return ReplayResult(sweep.name, readings, len(sweep.limit), *figures)

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.common.script import make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
-from ekc.governor.period.online import assess_recording
+from ekc.governor.period.detect import assess_recording
 from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
 from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values

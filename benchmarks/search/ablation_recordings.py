@@ -20,7 +20,7 @@ from benchmarks.common.recordings import RECORDINGS, Recording, read
 from benchmarks.search.ablation_variants import POPULATIONS
 from benchmarks.search.paper_runs import DEFAULT
 from benchmarks.search.quality import compute_quality
-from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.feature_process import FeatureProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel
 from ekc.search.data.defaults import SEQUENTIAL_ROUNDS
 from ekc.search.loop.breeding import Breeder
@@ -31,7 +31,7 @@ from ekc.search.replay.table_space import TableSpace
 Array = NDArray[np.float64]
 
 
-class TreesAsProcess(GaussianProcess):
+class TreesAsProcess(FeatureProcess):
     """The boosted trees with the interface of a Gaussian process. The standard deviation is constant: the
     root mean squared error of predictions of rows before they were measured."""
 
@@ -58,7 +58,7 @@ class TreesAsProcess(GaussianProcess):
         return mean, np.full(len(rows), math.sqrt(np.mean(self._squares)))
 
 
-class ProcessAndTrees(GaussianProcess):
+class ProcessAndTrees(FeatureProcess):
     """The mean of the process and the trees. Their distance is part of the standard deviation, as in
     `Surrogate`."""
 
@@ -78,7 +78,7 @@ class ProcessAndTrees(GaussianProcess):
         return (mean + trees) / 2, np.sqrt(std**2 + ((trees - mean) / 2) ** 2)
 
 
-MODELS: dict[str, Callable[[], GaussianProcess]] = {
+MODELS: dict[str, Callable[[], FeatureProcess]] = {
     "trees alone": TreesAsProcess,
     "trees and process": ProcessAndTrees,
 }
@@ -107,7 +107,7 @@ class RecordedPlace:
         space = TableSpace(table)
         start, wall_start = time.process_time(), time.monotonic()
         task = ReplayTask(table, space)
-        task.acquisition.gaussian_process = MODELS.get(name, GaussianProcess)()
+        task.acquisition.gaussian_process = MODELS.get(name, FeatureProcess)()
         size = POPULATIONS.get(name, compute_population_size(trials))
         breeder = Breeder(space, np.random.default_rng(seed), size)
         SearchLoop(breeder, task, SEQUENTIAL_ROUNDS).run(trials)

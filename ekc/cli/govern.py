@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.govern_daemon import DAEMON_OPTIONS, daemon_options, run_daemon_command
 from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
+    DAEMON,
+    DAEMON_OPTIONS,
+    MEMORY,
+    OBJECTIVE,
     OBJECTIVE_OPTIONS,
+    REPORT,
+    add_options,
     check_memory_name,
     make_policy,
     make_tariff,
-    memory_options,
-    objective_options,
-    report_options,
+    run_daemon_command,
 )
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
 from ekc.errors import ActuatorError, InvalidInput
@@ -26,20 +29,18 @@ from ekc.errors import ActuatorError, InvalidInput
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
     from ekc.governor.event_records import EventCallback
-    from ekc.governor.live.choice_file import ChoiceFile
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
     from ekc.governor.live.metrics import GovernorMetrics
-    from ekc.governor.live.simulated_truth import SimulatedTruth
-    from ekc.governor.policy import PlannedClock, Policy
+    from ekc.governor.live.simulated_job import SimulatedTruth
     from ekc.governor.protocols import Actuator, Probe
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import PlannedClock, Policy, Tariff
+    from ekc.governor.saved_choice import ChoiceFile
 
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
 GPU_OPTIONS = ("gpu", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
 POLICY_OPTIONS = (*OBJECTIVE_OPTIONS, "advise")
-NO_MODELS = "the search measures a few clocks instead of predicting them; leave it out"
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
@@ -67,7 +68,7 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     metavar="FILE",
     help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
 )
-@objective_options
+@add_options(OBJECTIVE)
 @click.option(
     "--gpu",
     multiple=True,
@@ -114,9 +115,9 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
-@daemon_options
-@memory_options
-@report_options
+@add_options(DAEMON)
+@add_options(MEMORY)
+@add_options(REPORT)
 @click.option(
     "--config",
     type=FILE,
@@ -128,7 +129,6 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 )
 @click.option("--gpus-of", type=int, hidden=True, allow_from_autoenv=False)
 @click.option("--steps", type=FILE, hidden=True, allow_from_autoenv=False)
-@click.option("--model", hidden=True, allow_from_autoenv=False)
 def govern(
     command: tuple[str, ...],
     pid: int | None,
@@ -151,7 +151,6 @@ def govern(
       ekc govern --restore
       ekc govern --daemon
     """
-    refuse_unused_options(("model",), NO_MODELS)
     if options["daemon"]:
         return run_daemon_command(**options)
     refuse_unused_options(DAEMON_OPTIONS, "it is for --daemon; leave it out")
@@ -189,7 +188,7 @@ def govern(
 
 def _read_plan(file: Path) -> PlannedClock:
     """The clock of a plan. Raises `InvalidInput` for a file that holds no plan."""
-    from ekc.governor.policy import PlannedClock
+    from ekc.governor.request import PlannedClock
     from ekc.search.clocks.plan import ClockPlan
 
     plan = ClockPlan.read(file)
@@ -201,8 +200,8 @@ def _govern_job(
 ) -> GovernorExit:
     """Start the job, then govern it: nothing large is imported, and no driver called, before the job runs."""
     from ekc.governor.live.governed_job import AttachedJob, CommandJob, CommandStartError
-    from ekc.governor.policy import GovernorRequest
     from ekc.governor.protocols import Settings
+    from ekc.governor.request import GovernorRequest
 
     gpu_names = tuple(options["gpu"])
     if gpu_names:
@@ -237,9 +236,9 @@ def _govern_simulated(
 ) -> tuple[list[GovernorLog], SimulatedTruth | None]:
     """Govern a simulated job; returns its log and what is true of it. Advice alone has no truth to tell."""
     from ekc.governor.advise import advise
-    from ekc.governor.live.probe import make_simulated_unit
-    from ekc.governor.live.session import GovernedUnit, GovernorSession
-    from ekc.governor.live.simulated_truth import find_truth
+    from ekc.governor.live.group import GovernedUnit
+    from ekc.governor.live.session import GovernorSession
+    from ekc.governor.live.simulated_job import find_truth, make_simulated_unit
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
     from ekc.governor.simulation.simulated_run import SimulatedRun
@@ -256,14 +255,14 @@ def _govern_simulated(
             return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
 
         return GovernorSession([unit], run, lines).wait(), find_truth(unit.probe, policy)
-    nothing = NullActuator(unit.actuator.gears(), simulated=True)
+    nothing = NullActuator(unit.actuator.list_offered(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
     return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait(), None
 
 
 def _open_choice_file(policy: Policy, lines: GovernOutput, options: dict[str, Any]) -> ChoiceFile | None:
     """The file of a simulated job's choices, if it has a name."""
-    from ekc.governor.live.choice_file import ChoiceFile, make_conditions
+    from ekc.governor.saved_choice import ChoiceFile, make_conditions
 
     name = check_memory_name(options)
     conditions = make_conditions(f"{options['card']} (simulated)", 1, "", policy)

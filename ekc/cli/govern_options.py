@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from ekc.cli.output import log
+from ekc.cli.arguments import refuse_unused_options
+from ekc.cli.output import FILE, log, print_text
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ekc.governor.policy import Policy
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import Policy, Tariff
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +30,7 @@ OBJECTIVE_OPTIONS = (
     "deadline",
     "steps_total",
 )
-"""Names of the parameters of `objective_options`."""
+"""Names of the parameters of `OBJECTIVE`."""
 _LIMITS = {
     "power_cap": "speed",
     "node_power_cap": "speed",
@@ -38,14 +40,18 @@ _LIMITS = {
 _BUDGETS = ("max_slowdown", "min_saving")
 
 
-def objective_options(function: F) -> F:
-    """Add the options of the objective and its limits."""
-    for option in reversed(_OBJECTIVE_OPTIONS):
-        function = option(function)
-    return function
+def add_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
+    """Decorate a command with some options, in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
-_OBJECTIVE_OPTIONS = (
+OBJECTIVE = (
     click.option(
         "--max-slowdown",
         type=float,
@@ -99,14 +105,7 @@ _OBJECTIVE_OPTIONS = (
 )
 
 
-def memory_options(function: F) -> F:
-    """Add the options of choices that are kept for the next run."""
-    for option in reversed(_MEMORY_OPTIONS):
-        function = option(function)
-    return function
-
-
-_MEMORY_OPTIONS = (
+MEMORY = (
     click.option(
         "--remember",
         metavar="NAME",
@@ -117,7 +116,7 @@ _MEMORY_OPTIONS = (
 
 def check_memory_name(values: dict[str, Any]) -> str | None:
     """Name of the file of choices; None where none is kept. Raises `InvalidInput`."""
-    from ekc.governor.live import check_name
+    from ekc.governor.request import check_name
 
     name = values["remember"]
     if name is None:
@@ -125,14 +124,7 @@ def check_memory_name(values: dict[str, Any]) -> str | None:
     return check_name(name, each=values["each"], has_deadline=values["deadline"] is not None)
 
 
-def report_options(function: F) -> F:
-    """Add the options of what the report has beside joules."""
-    for option in reversed(_REPORT_OPTIONS):
-        function = option(function)
-    return function
-
-
-_REPORT_OPTIONS = (
+REPORT = (
     click.option(
         "--price",
         type=(float, str),
@@ -156,8 +148,7 @@ _REPORT_OPTIONS = (
 def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
     """The policy of the options. A limit implies its objective. Raises `InvalidInput` for options that
     exclude each other; a weaker source (environment, file) yields to a stronger one, and a line says so."""
-    from ekc.governor.deadline import parse_deadline
-    from ekc.governor.policy import Policy
+    from ekc.governor.request import Policy, parse_deadline
 
     limit = _choose_limit(context, values)
     objective = values["objective"] if limit is None else _LIMITS[limit]
@@ -192,7 +183,7 @@ def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
 
 def make_tariff(values: dict[str, Any]) -> Tariff:
     """Price and CO2 of a kWh. Raises `InvalidInput`."""
-    from ekc.governor.tariff import Tariff
+    from ekc.governor.request import Tariff
 
     price, currency = values["price"] or (None, "")
     return Tariff(price, currency, values["intensity"])
@@ -235,3 +226,52 @@ def _rank(context: click.Context, name: str) -> int:
 
 def _format_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+DAEMON_OPTIONS = ("socket", "allow", "print_unit")
+
+
+DAEMON = (
+    click.option(
+        "--daemon",
+        is_flag=True,
+        help="Set clocks for the users of an allow-list, as a service that runs as root.",
+    ),
+    click.option(
+        "--socket",
+        type=FILE,
+        metavar="PATH",
+        help="Socket of --daemon. [default: /run/ekc/governor.sock]",
+    ),
+    click.option(
+        "--allow",
+        type=FILE,
+        metavar="FILE",
+        help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
+    ),
+    click.option(
+        "--print-unit",
+        type=click.Choice(("service", "socket")),
+        help="With --daemon: print a unit file of systemd, and exit.",
+    ),
+)
+
+
+def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str | None, **_: Any) -> int:
+    """Run `ekc govern --daemon`. Raises `InvalidInput` for options that have no effect."""
+    from ekc.devices.clocks.daemon.allow_list import DEFAULT_FILE
+    from ekc.devices.clocks.daemon.client import name_socket
+
+    names = {parameter.name for parameter in click.get_current_context().command.params}
+    refuse_unused_options(
+        names - {"daemon", *DAEMON_OPTIONS}, "--daemon serves others and governs no job; leave it out"
+    )
+    path = socket or Path(name_socket())
+    if print_unit is not None:
+        from ekc.devices.clocks.daemon.server import format_unit
+
+        print_text(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
+        return 0
+    from ekc.devices.clocks.daemon.server import run_daemon
+
+    return run_daemon(path.absolute(), (allow or DEFAULT_FILE).absolute())

@@ -193,7 +193,7 @@ class Device(Protocol):
     def meter(self, kernel: CompiledKernel, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Measure power and energy over a window of about `seconds`."""
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> OfferedClocks:
         """Clocks that can be set here, or the reason why none can."""
 
     def at_clock(self, mhz: int) -> Device:
@@ -294,7 +294,7 @@ class PhysicalDevice(Protocol):
 
 
 @dataclass(frozen=True)
-class Clocks:
+class OfferedClocks:
     """Settable SM clocks in MHz, or an empty tuple and the reason."""
 
     mhz: tuple[int, ...] = ()

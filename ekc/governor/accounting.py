@@ -3,7 +3,7 @@
 A stretch at the default saves nothing. A stretch under other limits did work that would have cost
 E / (1 - s) at the default: E are its joules, s is the saving of these limits as read against the default
 before and after (A/B/A). All stretches count, those of the search and of the checks too, so their cost is in
-the sum. A pause saves nothing.
+the sum. A pause saves nothing. `Savings` has them for the report, with money and CO2.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekc.governor import objective
+from ekc.governor.decision import find_static
 from ekc.governor.event_records import Event, format_settings
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import DefaultComparison
+from ekc.governor.request import JOULES_PER_KWH, Policy, Tariff
 
 Z_95 = 1.96
 """Standard errors on each side of a 95 % interval."""
@@ -120,19 +120,18 @@ def estimate_saving(phase: Phase, settings: Settings) -> SavingEstimate:
     """Saving of some limits in one phase: by the curve through all readings at their memory clock."""
     if settings == Settings():
         return SavingEstimate(0.0, 0.0, 0.0)
-    gear = phase.search.control.get_value(settings)
-    if gear is None:
+    value = phase.search.control.get_value(settings)
+    if value is None:
         return _average_readings(phase, settings)
     curve = replace(phase.search, memory_mhz=settings.memory_mhz).fit_response(phase.readings)
-    place = int(np.searchsorted(curve.gears, gear))
+    place = int(np.searchsorted(curve.values, value))
     saving, error, slowdown = (x[place] for x in (curve.saving, curve.saving_std, curve.slowdown))
     return SavingEstimate(float(saving), float(error), float(slowdown))
 
 
 def _average_readings(phase: Phase, settings: Settings) -> SavingEstimate:
     """Mean of the readings under limits for which there is no curve, such as a memory clock alone."""
-    readings = [r for r in phase.readings.other_readings if r.settings == settings]
-    outcomes = [x for x in map(phase.readings.compare_to_default, readings) if np.isfinite(x.slowdown)]
+    outcomes = phase.readings.compare_settings(settings)
     if not outcomes:
         return SavingEstimate(0.0, 1.0, 0.0)
     saving, error, slowdown = np.array([(x.saving, _compute_saving_error(x), x.slowdown) for x in outcomes]).T
@@ -152,19 +151,88 @@ def find_static_limit(
 ) -> StaticLimit | None:
     """The best limit for all phases together at the default memory clock, each with the joules that its work
     costs at the default; `default_j`: those of the whole job."""
-    works = [(phase, work_j) for phase, work_j in works if work_j > 0 and len(phase.search.gears)]
+    works = [(phase, work_j) for phase, work_j in works if work_j > 0 and len(phase.search.values)]
     if not any(phase.readings.other_readings for phase, _ in works) or not default_j > 0:
         return None
     curves = [replace(p.search, memory_mhz=None).fit_response(p.readings) for p, _ in works]
-    gears = curves[0].gears
+    values = curves[0].values
     work = np.array([work_j for _, work_j in works])
     work_s = work / np.array([phase.readings.get_default_watts() for phase, _ in works])
     saving = work @ np.array([c.saving for c in curves]) / default_j
     slowdown = work_s @ np.array([c.slowdown for c in curves]) / work_s.sum()
     error = np.sqrt(work**2 @ np.array([c.saving_std for c in curves]) ** 2) / default_j
-    place = objective.find_static(policy, slowdown, saving, default_j, work_s.sum())
+    place = find_static(policy, slowdown, saving, default_j, work_s.sum())
     if place is None:
         return StaticLimit(Settings(), 0.0, 0.0, 0.0)
-    settings = works[0][0].search.control.make_settings(gears[place])
+    settings = works[0][0].search.control.make_settings(values[place])
     figures = float(saving[place]), Z_95 * float(error[place]), float(slowdown[place])
     return StaticLimit(settings, *figures)
+
+
+@dataclass(frozen=True)
+class Savings:
+    """Net savings of a job, its search and checks billed. `low_`, `high_`: ends of the 95 % interval."""
+
+    joules: float
+    """Joules that the same work would have cost at the default, less those that it took."""
+    low_j: float
+    high_j: float
+    kwh: float
+    share: float
+    """Share of what the default would have cost."""
+    low_share: float
+    high_share: float
+    cost_j: float
+    """Cost of search, checks and earlier choices: joules that the final choices would have saved beyond
+    `joules`, held from the start."""
+    money: float | None
+    """Money saved, in `currency`; None without a price."""
+    currency: str
+    co2_g: float | None
+    """Grams of CO2 saved; None without an intensity."""
+    static: StaticLimit | None
+    """The best limit for the whole job, as the fitted curves estimate it."""
+
+    def format_rows(self) -> list[tuple[str, str]]:
+        """Rows of the report: name and text."""
+        share = f"{self.share:.1%} of what the default would have cost"
+        shares = f"{self.low_share:.1%} to {self.high_share:.1%}"
+        rows = [
+            ("saved net", f"{self.joules:,.0f} J, {format_kwh(self.kwh)}, {share}"),
+            ("", f"95 %: {shares}, {self.low_j:,.0f} to {self.high_j:,.0f} J"),
+        ]
+        worth = []
+        if self.money is not None:
+            worth.append(f"{self.money:.{2 if abs(self.money) >= 1 else 4}f} {self.currency}")
+        if self.co2_g is not None:
+            worth.append(f"{self.co2_g:,.{0 if abs(self.co2_g) >= 100 else 1}f} g CO2")
+        if worth:
+            rows.append(("worth", ", ".join(worth)))
+        rows.append(("billed in it", f"search, checks and earlier choices: {self.cost_j:,.0f} J"))
+        if self.static is not None:
+            rows.append(("best static", self.static.format()))
+        return rows
+
+
+def format_kwh(kwh: float) -> str:
+    """kWh for people: three digits after the point, more below a hundredth."""
+    return f"{kwh:,.{3 if abs(kwh) >= 0.01 else 5}f} kWh"
+
+
+def make_savings(account: Accounted, tariff: Tariff) -> Savings:
+    """The savings of an account."""
+    low_share, high_share = account.share_interval
+    return Savings(
+        joules=account.saved_j,
+        low_j=account.saved_j - account.half_width_j,
+        high_j=account.saved_j + account.half_width_j,
+        kwh=account.saved_j / JOULES_PER_KWH,
+        share=account.saved_share,
+        low_share=low_share,
+        high_share=high_share,
+        cost_j=account.cost_j,
+        money=tariff.compute_money(account.saved_j),
+        currency=tariff.currency,
+        co2_g=tariff.compute_grams(account.saved_j),
+        static=account.static,
+    )

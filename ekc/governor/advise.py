@@ -18,11 +18,11 @@ from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
 from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
-from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import Phase, ResponseModel
+from ekc.governor.phase import Phase
 from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, NullActuator, Probe, Settings
+from ekc.governor.protocols import NullActuator, OfferedSettings, Probe, Settings
+from ekc.governor.readings import NOT_MEASURED
+from ekc.governor.request import Policy
 
 READING_GAPS_S = (60.0, 1800.0)
 """Seconds before the second reading, and most seconds between two; the gap doubles."""
@@ -104,12 +104,11 @@ def advise(
     actuator: NullActuator,
     policy: Policy,
     on_event: EventCallback,
-    model: ResponseModel | None = None,
 ) -> None:
     """Measure and advise until the job ends, again after a change of it. Raises `ActuatorError` for a card
     without clocks or caps to choose from, and what the probe raises."""
-    gears = actuator.possible_gears
-    if not gears.sm_mhz and not gears.power_w:
+    offered = actuator.offered
+    if not offered.sm_mhz and not offered.power_w:
         raise ActuatorError("no advice: neither clocks nor power of this GPU can be limited")
     start, joules = probe.now(), probe.read_energy_j()
     on_event(Started(start, probe.label, actuator.label, probe.simulated, policy.objective))
@@ -121,32 +120,33 @@ def advise(
             try:
                 while not has_work(meter.record(WORK_POLL_S)):
                     pass
-                phase = phases.begin_phase(meter, policy, gears)
+                phase = phases.begin_phase(meter, policy, offered)
                 retries.note_success()
-                phases.predict_from_counters(meter, phase, model)
-                _report_advice(meter, phase, policy, gears, start)
+                _report_advice(meter, phase, policy, offered, start)
                 _read_until_change(meter, phase)
             except PASSING_FAILURES as problem:
                 retries.recover(problem)
     except JobEnded:
         if phase is not None and len(phase.readings.default_readings) > 1:
-            _report_advice(meter, phase, policy, gears, start)
+            _report_advice(meter, phase, policy, offered, start)
         on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))
 
 
-def _report_advice(meter: JobMeter, phase: Phase, policy: Policy, gears: Gears, start_s: float) -> None:
+def _report_advice(
+    meter: JobMeter, phase: Phase, policy: Policy, offered: OfferedSettings, start_s: float
+) -> None:
     now_s, steps = meter.probe.now(), meter.probe.read_step_count()
     limited, _ = make_phase_policy(policy, phase, [phase], now_s - start_s, steps)
     phase.search = replace(phase.search, policy=limited)
-    gear = phase.search.advise_gear(phase.readings)
-    choice = Settings() if gear is None else phase.search.control.make_settings(gear)
-    expected = phases.predict_settings(phase, choice)
+    value = phase.search.advise_value(phase.readings)
+    choice = Settings() if value is None else phase.search.control.make_settings(value)
+    expected = phase.predict_settings(choice)
     bound = NOT_MEASURED
     if choice.sm_mhz is not None:
         longer = phase.search.get_default_limit(phase.readings) / choice.sm_mhz - 1
         bound = phase.readings.get_default_sm_util() * longer
     outcome = expected.slowdown, expected.slowdown_error, expected.saving, bound
-    meter.on_event(Advised(now_s, choice, *outcome, measure_baseline(phase, gears)))
+    meter.on_event(Advised(now_s, choice, *outcome, measure_baseline(phase, offered)))
 
 
 def _read_until_change(meter: JobMeter, phase: Phase) -> None:
@@ -164,7 +164,7 @@ def _read_until_change(meter: JobMeter, phase: Phase) -> None:
         gap_s = min(2 * gap_s, READING_GAPS_S[1])
 
 
-def measure_baseline(phase: Phase, gears: Gears) -> Baseline:
+def measure_baseline(phase: Phase, offered: OfferedSettings) -> Baseline:
     """Figures over all readings at the settings that the job has."""
     readings = phase.readings.default_readings
     watts = np.array([r.watts for r in readings])
@@ -178,7 +178,7 @@ def measure_baseline(phase: Phase, gears: Gears) -> Baseline:
         scatter=_compute_scatter(watts),
         step_scatter=_compute_scatter(step_s),
         clock_mhz=phase.readings.get_default_clock_mhz(),
-        top_mhz=float(max(gears.sm_mhz, default=NOT_MEASURED)),
+        top_mhz=float(max(offered.sm_mhz, default=NOT_MEASURED)),
         busy_share=phase.readings.get_default_sm_util(),
     )
 

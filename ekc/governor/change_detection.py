@@ -24,7 +24,7 @@ SCATTER_CLIP, MIN_SCATTER_CLIP = 2.0, 0.01
 SCATTER_UPDATE_SHARE = 0.1
 """Weight of a look in the running variance of scatter."""
 LARGE_CHANGE = 0.25
-"""Relative change from which on a change is `large`: counters are read again."""
+"""Relative change from which on a change is `large`: no choice of the job was confirmed yet."""
 CONFIRM_S = 75.0
 """Seconds that a change must last: evaluations and checkpoints are shorter."""
 UNSTABLE_S = 2 * CONFIRM_S
@@ -34,7 +34,7 @@ MAX_REMEMBERED = 64
 REFERENCE_LOOK_COUNT = 4
 """Number of looks that make the first reference."""
 MAX_UNEXPECTED_USE = 0.15
-"""Relative difference of use beyond that of a gear or two: the job changed when the reference was made."""
+"""Relative difference of use beyond that of a value or two: the job changed when the reference was made."""
 MAX_LOOKS = 6
 """Most looks that are averaged where single ones scatter too much."""
 MIN_BEATS_FOUND = 3

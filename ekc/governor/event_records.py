@@ -4,15 +4,17 @@ probe's clock, and as a line for people."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ekc.devices.clocks.limits import LIMIT_NAMES, Limit
 from ekc.devices.clocks.limits import format_settings as format_settings
-from ekc.governor.job_reading import JobReading
 from ekc.governor.protocols import Settings
 from ekc.tables import count_nouns
+
+if TYPE_CHECKING:
+    from ekc.governor.readings import JobReading
 
 
 @dataclass(frozen=True)
@@ -90,35 +92,6 @@ class Measured(Event):
 
 
 @dataclass(frozen=True)
-class CountersRead(Event):
-    """Counters were read."""
-
-    seconds: float
-    """Length of the counter window."""
-    counters: Mapping[str, float]
-
-    def format_line(self) -> str:
-        """Number of counters and length of the window."""
-        return f"read {count_nouns(len(self.counters), 'counter')} over {self.seconds:.1f} s"
-
-
-@dataclass(frozen=True)
-class Predicted(Event):
-    """A model's prediction before the search."""
-
-    settings: Settings
-    slowdown: float
-    saving: float
-    trained_on: str
-
-    def format_line(self) -> str:
-        """Training data and predicted outcome at the best settings."""
-        where = format_settings(self.settings)
-        outcome = f"{self.slowdown:+z.1%} time, {-self.saving:+z.1%} energy at {where}"
-        return f"a model of {self.trained_on} expects {outcome}"
-
-
-@dataclass(frozen=True)
 class Chosen(Event):
     """The search is over."""
 
@@ -178,8 +151,8 @@ class Shifted(Event):
     """The job has changed."""
 
     level: str
-    """`small`: search again; `large`: measure, read counters, predict and search again; `known`: an earlier
-    phase has returned, and its choice is used again."""
+    """`small` or `large`: measure and search again; `known`: an earlier phase has returned, and its choice is
+    used again."""
     size: float
     """Relative change of power or use; NaN where the change was found in another way."""
 

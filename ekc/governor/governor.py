@@ -30,11 +30,8 @@ from typing import Any, Protocol
 from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
-from ekc.governor.deadline import parse_deadline
-from ekc.governor.live import check_name
 from ekc.governor.live.steps import StepCounter
-from ekc.governor.policy import GovernorRequest, Policy
-from ekc.governor.tariff import Tariff
+from ekc.governor.request import GovernorRequest, Policy, Tariff, check_name, parse_deadline
 
 _GOVERN_COMMAND = (sys.executable, "-m", "ekc", "govern")
 EXIT_TIMEOUT_S = 20.0

@@ -14,7 +14,9 @@ import numpy as np
 from ekc.errors import DriverTrouble, EkcError, RecordError
 from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Applied, EventCallback, Failed, Idled, Interrupted, Resumed
-from ekc.governor.job_reading import (
+from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
+from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
+from ekc.governor.readings import (
     MIN_WATTS_ERROR,
     NOT_MEASURED,
     TARGET_ERROR,
@@ -22,8 +24,6 @@ from ekc.governor.job_reading import (
     ProgressRate,
     get_rate_error,
 )
-from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
-from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values, concatenate_samples, cut_pauses, finite_mean
 
 SETTLE_S = 2.0
@@ -82,10 +82,6 @@ class JobMeter:
         counted = self.joules_by_settings.get(settings, 0.0) + joules - self._counted_j
         self.joules_by_settings[settings], self._counted_j = counted, joules
         self._recorded_j = 0.0
-
-    def is_running(self) -> bool:
-        """True: a job that ends is reported by `JobEnded`."""
-        return True
 
     def record(self, seconds: float) -> SensorSamples:
         """Record sensor samples for some seconds, and again where this process was stopped meanwhile. Raises

@@ -10,7 +10,6 @@ from typing import Literal
 from ekc.errors import EkcError
 from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
-from ekc.governor.budget import estimate_payoff, estimate_remaining_s
 from ekc.governor.change_detection import (
     CONFIRM_S,
     LARGE_CHANGE,
@@ -19,6 +18,7 @@ from ekc.governor.change_detection import (
     ChangeDetector,
     has_work,
 )
+from ekc.governor.decision import CONFIDENT_SIGMA
 from ekc.governor.event_records import (
     Applied,
     Ended,
@@ -30,7 +30,14 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
-from ekc.governor.job_limits import LimitMissed, explain_missed_cap, has_budget_returned, make_phase_policy
+from ekc.governor.job_limits import (
+    LimitMissed,
+    estimate_payoff,
+    estimate_remaining_s,
+    explain_missed_cap,
+    has_budget_returned,
+    make_phase_policy,
+)
 from ekc.governor.job_meter import (
     PASSING_FAILURES,
     WORK_POLL_S,
@@ -40,13 +47,11 @@ from ekc.governor.job_meter import (
     TotalsBySettings,
     WatchedStretch,
 )
-from ekc.governor.job_reading import NOT_MEASURED
-from ekc.governor.phase import Phase, ResponseModel, run_search
+from ekc.governor.phase import Phase, run_search
 from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
-from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.readings import NOT_MEASURED, PhaseReadings
+from ekc.governor.request import Policy
 from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
 MAX_WAIT_S = 40.0
@@ -76,21 +81,18 @@ def govern(
     actuator: Actuator,
     policy: Policy | None = None,
     on_event: EventCallback = lambda event: None,
-    model: ResponseModel | None = None,
     saved: Sequence[SavedChoice] = (),
     save: SaveFunction = lambda choices: None,
 ) -> GovernResult:
     """Govern one job until it ends.
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
-    that. `model` predicts where a search begins. `saved`: choices of an earlier run, which are tried first;
-    `save` gets those of this run after each check and at the end. Where the driver fails for a while, the job
-    is measured again later (`DriverRetries`). Raises what else probe and actuator raise. An actuator that
-    cannot set anything leaves the job as it is: it is only measured.
+    that. `saved`: choices of an earlier run, which are tried first; `save` gets those of this run after each
+    check and at the end. Where the driver fails for a while, the job is measured again later
+    (`DriverRetries`). Raises what else probe and actuator raise. An actuator that cannot set anything leaves
+    the job as it is: it is only measured.
     """
-    loop = _ControlLoop(probe, actuator, policy or Policy(), on_event, model)
-    loop.saved, loop.save = saved, save
-    return loop.run()
+    return _ControlLoop(probe, actuator, policy or Policy(), on_event, saved, save).run()
 
 
 class _ControlLoop:
@@ -100,19 +102,18 @@ class _ControlLoop:
         actuator: Actuator,
         policy: Policy,
         on_event: EventCallback,
-        model: ResponseModel | None,
+        saved: Sequence[SavedChoice] = (),
+        save: SaveFunction = lambda choices: None,
     ) -> None:
         self._probe = probe
         self._policy = policy
         self._on_event = on_event
-        self._model = model
         self._start_s, self._start_j = probe.now(), probe.read_energy_j()
-        self._gears = actuator.gears()
-        self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
+        self._offered = actuator.list_offered()
+        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
         self._actuator = actuator
         self._meter = JobMeter(probe, actuator, on_event)
-        self.saved: Sequence[SavedChoice] = ()
-        self.save: SaveFunction = lambda choices: None
+        self._saved, self._save = saved, save
         self._retries = DriverRetries(probe, actuator, on_event)
         self._phases: list[Phase] = []
         self._unfinished: Phase | None = None  # No limits have been chosen for it yet.
@@ -128,7 +129,7 @@ class _ControlLoop:
             self._run_phases()
         totals = self._probe.now() - start, self._probe.read_energy_j() - self._start_j
         self._report_savings()
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         self._on_event(Ended(self._probe.now(), *totals))
         return GovernResult(*totals, tuple(self._phases))
 
@@ -165,8 +166,8 @@ class _ControlLoop:
 
     def _begin_anew(self) -> None:
         """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
-        self._gears = self._actuator.gears()
-        self._can_set = bool(self._gears.sm_mhz or self._gears.power_w)
+        self._offered = self._actuator.list_offered()
+        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
         self._late_totals = ({}, {})
         for phase in self._phases:
             phase.is_refuted = True
@@ -189,7 +190,7 @@ class _ControlLoop:
     def _learn_phase(self, level: str, last_phase: Phase | None) -> Phase:
         """Measure the job and choose limits; an earlier phase that has returned keeps its choice."""
         self._meter.switch_account({}, {})
-        phase = phases.begin_phase(self._meter, self._policy, self._gears)
+        phase = phases.begin_phase(self._meter, self._policy, self._offered)
         doubted = last_phase if level == "doubt" else None
         if (earlier := self._find_earlier_phase(phase, doubted)) is not None:
             self._on_event(Shifted(self._probe.now(), "known", NOT_MEASURED))
@@ -202,8 +203,6 @@ class _ControlLoop:
         if level != "large" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
             phase.search = replace(last_phase.search, memory_mhz=None)
-        else:
-            phases.predict_from_counters(self._meter, phase, self._model)
         first = phase.readings.default_readings[0]
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
@@ -219,7 +218,7 @@ class _ControlLoop:
 
     def _try_saved_choice(self, phase: Phase) -> bool:
         """Try the choice that an earlier run made in such a phase; False where there is none to trust."""
-        found = [one for one in self.saved if one.is_for(phase) and one.can_be_set(self._gears)]
+        found = [one for one in self._saved if one.is_for(phase) and one.can_be_set(self._offered)]
         if not found or not try_choice(self._meter, phase, found[0]):
             return False
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
@@ -274,7 +273,7 @@ class _ControlLoop:
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
-        run_search(self._meter, phase, self._gears)
+        run_search(self._meter, phase, self._offered)
         self._report_missed_limit(explain_missed_cap(phase))
 
     def _watch_phase(self, phase: Phase) -> str:
@@ -331,7 +330,7 @@ class _ControlLoop:
         """Check schedule of a choice just made."""
         if phase.readings.has_uncertain_progress():
             return CheckSchedule(self._probe.now(), EARLY_CHECK_S)
-        is_unsure = phases.predict_choice(phase).slowdown_error > CONFIDENT_SIGMA
+        is_unsure = phase.predict_choice().slowdown_error > CONFIDENT_SIGMA
         first_s = EARLY_CHECK_S if is_unsure else FIRST_CHECK_S
         gap = max(first_s, phase.progress.compute_window_s() / MAX_CHECK_SHARE)
         return CheckSchedule(self._probe.now(), gap)
@@ -367,7 +366,7 @@ class _ControlLoop:
         if phase.choice == Settings():
             # The default needs no check, but the full budget may be available again.
             return self._update_choice(phase) if phase.readings.other_readings else "agreed"
-        expected = phases.predict_choice(phase)
+        expected = phase.predict_choice()
         # A watched stretch is measured by bytes, which are not comparable across memory clocks.
         by_bytes = phase.readings.has_uncertain_progress() and phase.choice.memory_mhz is None
         reading = stretch.make_reading(phase.progress, phase.choice) if by_bytes else None
@@ -397,7 +396,7 @@ class _ControlLoop:
             self._on_event(summary)
             self._report_savings()
         verdict = self._update_choice(phase)
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         return verdict
 
     def _check_power(self, phase: Phase) -> CheckVerdict:
@@ -416,7 +415,7 @@ class _ControlLoop:
         phase.agreed_checks += 1
         verdict = self._update_choice(phase)
         self._report_missed_limit(explain_missed_cap(phase))
-        self.save(list_choices(self._phases))
+        self._save(list_choices(self._phases))
         return verdict
 
     def _update_choice(self, phase: Phase) -> CheckVerdict:
@@ -428,10 +427,10 @@ class _ControlLoop:
             self._search_phase(phase)
             return "searched"
         before = phase.choice
-        after = phases.choose_settings(phase)
+        after = phase.choose_settings()
         default_limit = phase.search.get_default_limit(phase.readings)
-        gears = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
-        has_moved = abs(gears[1] / gears[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
+        values = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
+        has_moved = abs(values[1] / values[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz
         if not has_moved:
             self._meter.set_limits(before, "the choice after a check")
             return "agreed"

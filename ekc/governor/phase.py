@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Protocol
 
 import numpy as np
 
-from ekc.governor import objective
 from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
-from ekc.governor.event_records import Checked, Chosen, CountersRead, Measured, PeriodFound, Predicted
+from ekc.governor.decision import LimitSearch, compute_score, compute_violation
+from ekc.governor.event_records import Checked, Chosen, Measured, PeriodFound
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
-from ekc.governor.job_reading import NOT_MEASURED, JobReading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.phase_match import has_lost_beat, is_disturbed
-from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
@@ -25,19 +21,17 @@ from ekc.governor.progress_rate import (
     make_step_source,
     measure_progress_rate,
 )
-from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import DefaultComparison, PhaseReadings
-from ekc.governor.response_curve import SM_CLOCK, ResponsePrior, choose_control
+from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
+from ekc.governor.request import Policy
+from ekc.governor.response_curve import choose_control
 from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
-from ekc.governor.search import LimitSearch
 
 RECORD_MORE_S = 5.0
 MAX_FIRST_S = 75.0
 """Seconds after which the first reading starts, however few steps have ended."""
 MIN_FIRST_STEPS = 3
 """Steps that must have ended before their mean length is used."""
-COUNTER_WINDOW_S = (4.0, 25.0)
-"""Shortest and longest counter window in seconds; it lasts one period."""
 MIN_IDLE_S = 8.0
 """Seconds without a kernel after which a job is idle, if that is also longer than `IDLE_PERIODS` periods."""
 IDLE_PERIODS = 1.5
@@ -49,17 +43,6 @@ MIN_LOOK_S = 10.0
 MAX_LOOK_S = 40.0
 APERIODIC_LOOK_S = 24.0
 """Seconds of a recording under the choice: limits for whole periods, and length without a period."""
-
-
-class ResponseModel(Protocol):
-    """Predicts slowdown and power before any clock was tried."""
-
-    @property
-    def trained_on(self) -> str:
-        """Description of the training data for people; simulated data say so."""
-
-    def __call__(self, counters: Mapping[str, float], reading: JobReading) -> ResponsePrior:
-        """Prior from counters, which may be missing, and the reading at the default."""
 
 
 @dataclass
@@ -93,12 +76,24 @@ class Phase:
             memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.control.get_value(settings) or base)) * memory
 
+    def choose_settings(self) -> Settings:
+        """The best limits at the memory clock of the search; the default where nothing is better."""
+        return self.search.choose_settings(self.readings, self.choice)
+
+    def predict_settings(self, settings: Settings) -> DefaultComparison:
+        """Expected outcome of some limits, at the memory clock of the search."""
+        return self.search.predict_settings(self.readings, settings)
+
+    def predict_choice(self) -> DefaultComparison:
+        """Expected outcome of the choice."""
+        return self.predict_settings(self.choice)
+
     def track_period(self, samples: SensorSamples) -> bool | None:
         """Track the period at the default (that of the samples over the expected stretch of the choice) as it
         drifts; whether it was found, None if unknown."""
         if self.progress.kind != "period":
             return None
-        expected = 1 + predict_choice(self).slowdown
+        expected = 1 + self.predict_choice().slowdown
         found = find_period_near(samples, self.progress.period_s * expected, 0.97, 1.03)
         if found is None:
             return None
@@ -111,17 +106,17 @@ class Phase:
         """Seconds of a recording under the choice: whole periods, since parts of one differ."""
         if not self.progress.period_s > 0:
             return APERIODIC_LOOK_S
-        period = self.progress.period_s * (1 + predict_choice(self).slowdown)
+        period = self.progress.period_s * (1 + self.predict_choice().slowdown)
         fewest, most = (max(1, ceil(MIN_LOOK_S / period)), max(1, int(MAX_LOOK_S / period)))
         return period * min(max(3, fewest), most)
 
     def get_expected_signature(self) -> np.ndarray | None:
         """Signature of the last reading under the limits nearest to the choice; None without one."""
-        gear, control = self.search.control.get_value(self.choice), self.search.control
+        value, control = self.search.control.get_value(self.choice), self.search.control
         readings = control.select_readings(self.readings, self.choice.memory_mhz)
-        if gear is None or not readings:
+        if value is None or not readings:
             return None
-        last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or gear) - gear))
+        last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or value) - value))
         return make_signature(last.watts, last.sm_util, last.memory_util)
 
     def has_confirmed_beat(self) -> bool:
@@ -149,15 +144,14 @@ class _RecorderUntilSteps:
         return self.meter.probe.read_step_count() is None
 
 
-def begin_phase(meter: JobMeter, policy: Policy, gears: Gears) -> Phase:
+def begin_phase(meter: JobMeter, policy: Policy, offered: OfferedSettings) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
     samples, source, first = meter.repeat_if_stopped(lambda: _measure_default(meter))
     meter.on_event(PeriodFound(meter.probe.now(), source.verdict, source.period_s, source.kind))
-    control = choose_control(gears)
-    prior = ResponsePrior(control.time_prior, control.power_prior)
-    search = LimitSearch(policy, control, control.select_gears(gears), prior)
-    top = max(gears.memory_mhz, default=0)
+    control = choose_control(offered)
+    search = LimitSearch(policy, control, control.select_values(offered))
+    top = max(offered.memory_mhz, default=0)
     phase = Phase(source, PhaseReadings([first]), search, compute_signature(samples), top_memory_mhz=top)
     meter.on_event(Measured(meter.probe.now(), first, "default", 0.0, 0.0))
     return phase
@@ -191,24 +185,6 @@ def _measure_with_hooks(
         # Other work may have run before the first step ended.
         source = replace(source, period_s=first.pace.period_s)
     return samples, source, first
-
-
-def predict_from_counters(meter: JobMeter, phase: Phase, model: ResponseModel | None) -> None:
-    """Read counters over a period, where that is permitted, and set the model's prediction as prior."""
-    if model is None or phase.search.control is not SM_CLOCK or not len(phase.search.gears):
-        return
-    longest = phase.progress.period_s if phase.progress.period_s > 0 else 10.0
-    seconds = float(np.clip(longest, *COUNTER_WINDOW_S))
-    counters = meter.probe.read_counters(seconds)
-    if counters is not None:
-        meter.on_event(CountersRead(meter.probe.now(), seconds, counters))
-    prior = model(counters or {}, phase.readings.default_readings[-1])
-    phase.search = replace(phase.search, predicted_prior=prior)
-    response = phase.search.fit_response(phase.readings)
-    place = response.choose_index(phase.search.policy, is_checked=True)
-    settings = phase.search.control.make_settings(response.gears[place])
-    expected = float(response.slowdown[place]), float(response.saving[place])
-    meter.on_event(Predicted(meter.probe.now(), settings, *expected, model.trained_on))
 
 
 def measure_settings(meter: JobMeter, phase: Phase, settings: Settings, purpose: str) -> bool:
@@ -257,7 +233,7 @@ def remeasure_default(meter: JobMeter, phase: Phase, max_s: float | None = None)
 
 def summarise_checks(phase: Phase, at_s: float) -> Checked | None:
     """Mean slowdown and saving over all checks of the choice; None where none measured progress."""
-    outcomes = _compare_readings(phase, phase.choice)
+    outcomes = phase.readings.compare_settings(phase.choice)
     if not outcomes:
         return None
     weight = np.array([1 / o.slowdown_error**2 for o in outcomes])
@@ -266,67 +242,29 @@ def summarise_checks(phase: Phase, at_s: float) -> Checked | None:
     return Checked(at_s, mean, float(1.96 * error), float(np.mean([o.saving for o in outcomes])))
 
 
-def choose_settings(phase: Phase) -> Settings:
-    """The best limits at the phase's memory clock; the default where nothing is better."""
-    gear, memory = phase.search.choose_gear(phase.readings), phase.search.memory_mhz
-    if gear is not None:
-        return phase.search.control.make_settings(gear, memory)
-    memory_only = Settings(memory_mhz=memory)
-    expected = predict_settings(phase, memory_only)
-    is_within = objective.compute_violation(phase.search.policy, expected.slowdown, expected.saving) <= 0
-    # Only if it is the choice already: no curve predicts the cost of the memory clock alone.
-    return memory_only if memory_only == phase.choice and is_within else Settings()
-
-
-def predict_choice(phase: Phase) -> DefaultComparison:
-    """Expected outcome of the choice."""
-    return predict_settings(phase, phase.choice)
-
-
-def predict_settings(phase: Phase, settings: Settings) -> DefaultComparison:
-    """Expected outcome of some limits, at the memory clock of the search."""
-    gear = phase.search.control.get_value(settings)
-    if gear is None:
-        # The default, or a memory clock alone: there is no curve.
-        outcomes = _compare_readings(phase, settings)
-        return outcomes[-1] if outcomes else DefaultComparison(0.0, 0.0, 0.0, 1.0, 0.0)
-    response = phase.search.fit_response(phase.readings)
-    place = int(np.searchsorted(response.gears, gear))
-    slowdown, saving = float(response.slowdown[place]), float(response.saving[place])
-    error = float(response.slowdown_std[place])
-    return DefaultComparison(slowdown, error, 0.0, (1 - saving) / (1 + slowdown), 0.0)
-
-
-def _compare_readings(phase: Phase, settings: Settings) -> list[DefaultComparison]:
-    """Readings under some limits that measured progress, compared with the default."""
-    readings = [r for r in phase.readings.other_readings if r.settings == settings]
-    outcomes = [phase.readings.compare_to_default(r) for r in readings]
-    return [o for o in outcomes if np.isfinite(o.slowdown)]
-
-
 MAX_MEMORY_UTIL = 12.0
 """Memory use in percent above which lower memory clocks are not tried."""
 MAX_TRADED_SLOWDOWN = 0.02
 """Largest slowdown that a higher SM clock may offset for a lower memory clock."""
 
 
-def run_search(meter: JobMeter, phase: Phase, gears: Gears) -> None:
+def run_search(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
     """Search SM clocks, then memory clocks where there are several, and set the choice."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
     while (place := phase.search.propose_next(phase.readings)) is not None:
-        if phase.search.gears[place] >= phase.search.get_default_limit(phase.readings):
+        if phase.search.values[place] >= phase.search.get_default_limit(phase.readings):
             if not remeasure_default(meter, phase):
                 break
             continue
-        settings = phase.search.control.make_settings(phase.search.gears[place], phase.search.memory_mhz)
+        settings = phase.search.control.make_settings(phase.search.values[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-    phase.choice = choose_settings(phase)
-    if gears.memory_mhz and _can_memory_pay(phase):
-        _search_memory_clocks(meter, phase, gears)
+    phase.choice = phase.choose_settings()
+    if offered.memory_mhz and _can_memory_pay(phase):
+        _search_memory_clocks(meter, phase, offered)
     meter.set_limits(phase.choice, "the choice")
-    expected = predict_choice(phase)
+    expected = phase.predict_choice()
     cost = meter.probe.now() - start, meter.probe.read_energy_j() - joules
     count = len(phase.readings.other_readings) - points
     meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, count, *cost))
@@ -340,25 +278,25 @@ def _can_memory_pay(phase: Phase) -> bool:
 def _find_faster_settings(
     phase: Phase, base_settings: Settings, slowdown_reduction: float
 ) -> Settings | None:
-    """The lowest gear whose slowdown is smaller by `slowdown_reduction` than that of `base_settings`."""
+    """The lowest value whose slowdown is smaller by `slowdown_reduction` than that of `base_settings`."""
     response = phase.search.fit_response(phase.readings)
-    largest = predict_settings(phase, base_settings).slowdown - slowdown_reduction
-    is_limiting = response.gears < phase.search.get_default_limit(phase.readings)
+    largest = phase.predict_settings(base_settings).slowdown - slowdown_reduction
+    is_limiting = response.values < phase.search.get_default_limit(phase.readings)
     places = np.flatnonzero((response.slowdown <= largest) & is_limiting)
-    return phase.search.control.make_settings(response.gears[places[0]]) if len(places) else None
+    return phase.search.control.make_settings(response.values[places[0]]) if len(places) else None
 
 
-def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
+def _search_memory_clocks(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
     """Lower the memory clock at the chosen SM clock while that is within the budget and better."""
     policy = phase.search.policy
-    best, sm_choice = predict_choice(phase), phase.choice
-    top = gears.memory_mhz[-1]
-    for memory in reversed([m for m in gears.memory_mhz if m < 0.9 * top]):
+    best, sm_choice = phase.predict_choice(), phase.choice
+    top = offered.memory_mhz[-1]
+    for memory in reversed([m for m in offered.memory_mhz if m < 0.9 * top]):
         settings = replace(sm_choice, memory_mhz=memory)
         if not measure_settings(meter, phase, settings, "candidate"):
             return
         outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
-        over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))
+        over = float(compute_violation(policy, outcome.slowdown, outcome.saving))
         if (
             0 < over <= MAX_TRADED_SLOWDOWN
             and (faster := _find_faster_settings(phase, sm_choice, over)) is not None
@@ -367,10 +305,10 @@ def _search_memory_clocks(meter: JobMeter, phase: Phase, gears: Gears) -> None:
             if not measure_settings(meter, phase, settings, "candidate"):
                 return
             outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1])
-            over = float(objective.compute_violation(policy, outcome.slowdown, outcome.saving))
+            over = float(compute_violation(policy, outcome.slowdown, outcome.saving))
         if not over <= 0:
             return
-        if objective.compute_score(policy, outcome.slowdown, outcome.saving) >= objective.compute_score(
+        if compute_score(policy, outcome.slowdown, outcome.saving) >= compute_score(
             policy, best.slowdown, best.saving
         ):
             return

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekc.governor.change_detection import CONFIRM_S
-from ekc.governor.job_reading import JobReading
 from ekc.governor.progress_rate import ProgressSource
-from ekc.governor.readings import DRIFT_PER_S, PhaseReadings
+from ekc.governor.readings import DRIFT_PER_S, JobReading, PhaseReadings
 from ekc.governor.samples import Values
 
 MAX_PERIOD_CHANGE = 0.01

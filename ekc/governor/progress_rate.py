@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from ekc.governor.job_reading import NOT_MEASURED, ProgressRate
 from ekc.governor.period import PeriodRecording, detect_period
 from ekc.governor.period_tracking import find_period_near
+from ekc.governor.readings import NOT_MEASURED, ProgressRate
 from ekc.governor.samples import (
     SensorSamples,
     Values,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.clocks.limits import Gears, Limit, LimitTaken, Settings
+from ekc.devices.clocks.limits import Limit, LimitTaken, OfferedSettings, Settings
 from ekc.errors import ActuatorError
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples
 
 
-__all__ = ["Actuator", "Gears", "Limit", "LimitTaken", "Probe", "Settings"]
+__all__ = ["Actuator", "Limit", "LimitTaken", "OfferedSettings", "Probe", "Settings"]
 
 
 class Actuator(Protocol):
@@ -25,7 +25,7 @@ class Actuator(Protocol):
     def simulated(self) -> bool:
         """Whether the GPU is simulated."""
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values to which each limit can be set."""
 
     def settings(self) -> Settings:
@@ -36,7 +36,7 @@ class Actuator(Protocol):
         others have set."""
 
     def taken_limits(self) -> frozenset[Limit]:
-        """Limits that others have set meanwhile; they are theirs, and not in `gears` any more."""
+        """Limits that others have set meanwhile; they are theirs, and not in `offered` any more."""
 
 
 class Probe(Protocol):
@@ -65,22 +65,19 @@ class Probe(Protocol):
     def read_step_count(self) -> float | None:
         """Training steps so far; None where no hooks count them."""
 
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters of the next `seconds` (use of pipes and memory, 0 to 100); None if not permitted."""
-
 
 class NullActuator:
-    """Actuator of a job that gets advice only, on the `possible_gears` of the card: nothing can be set."""
+    """Actuator of a job that gets advice only, on the `offered` of the card: nothing can be set."""
 
     label = "nothing (advice only)"
 
-    def __init__(self, possible_gears: Gears, simulated: bool = False) -> None:
-        self.possible_gears = possible_gears
+    def __init__(self, offered: OfferedSettings, simulated: bool = False) -> None:
+        self.offered = offered
         self.simulated = simulated
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """No value can be set."""
-        return Gears()
+        return OfferedSettings()
 
     def settings(self) -> Settings:
         """No limit is set."""

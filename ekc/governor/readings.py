@@ -1,4 +1,4 @@
-"""Readings of one phase of a job, and their comparison with the default, corrected for drift."""
+"""Measured stretches of a job, and their comparison with the default of their phase, corrected for drift."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.job_reading import NOT_MEASURED, TARGET_ERROR, JobReading, get_rate_error
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import Values, finite_mean
 
+NOT_MEASURED = float("nan")
+TARGET_ERROR = 0.006
+"""Relative standard error of progress at which a reading is not prolonged."""
+MIN_WATTS_ERROR = 0.005
+"""Least relative error of a mean of watts: a sensor measures only part of the time."""
 DRIFT_PER_S = 4e-5
 """Expected relative drift of the default per second (14 % an hour): older readings of it have less weight."""
 BYTES_DRIFT_PER_S = 1e-5
@@ -26,6 +30,48 @@ CONTRADICTION_MARGIN = 0.01
 """Difference between expected and measured slowdown that is tolerated in any case."""
 CONTRADICTION_SIGMAS = 2.5
 """Standard deviations of difference from which on two slowdowns contradict each other."""
+
+
+@dataclass(frozen=True)
+class ProgressRate:
+    """Progress per second by two independent measures with relative standard errors; NaN if missing."""
+
+    beats: float = NOT_MEASURED
+    """Steps or periods per second."""
+    beats_error: float = NOT_MEASURED
+    moved: float = NOT_MEASURED
+    """Memory use (percent) per second in which a kernel ran: at one memory clock the same kernels move the
+    same bytes, however long the host waits."""
+    moved_error: float = NOT_MEASURED
+    period_s: float = NOT_MEASURED
+    """Seconds of one step or period."""
+
+
+@dataclass(frozen=True)
+class JobReading:
+    """Means over a stretch of the job after its limits took effect."""
+
+    settings: Settings
+    at_s: float
+    """Middle of the stretch, in seconds on the probe's clock."""
+    seconds: float
+    watts: float
+    """Mean power of the board."""
+    pace: ProgressRate
+    sm_util: float
+    """SM use in percent."""
+    memory_util: float
+    """Memory use in percent."""
+    clock_mhz: float
+    """Median SM clock."""
+    watts_error: float = MIN_WATTS_ERROR
+    """Relative standard error of the watts."""
+
+
+def get_rate_error(pace: ProgressRate) -> float:
+    """Relative standard error of the better measure; 0 without any, since a longer reading would not help."""
+    errors = [e for e in (pace.beats_error, pace.moved_error) if math.isfinite(e)]
+    return min(errors, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -99,10 +145,10 @@ class PhaseReadings:
         error = float(np.sqrt(last.slowdown_error**2 + last.default_error**2 + expected.slowdown_error**2))
         return abs(last.slowdown - expected.slowdown) > CONTRADICTION_MARGIN + CONTRADICTION_SIGMAS * error
 
-    def estimate_default_error(self, at_s: float) -> float:
-        """Relative standard error of the default's progress at a time, by the better measure."""
-        errors = [self._estimate_default_rate(at_s, measure)[1] for measure in ("beats", "moved")]
-        return float(np.nanmin([*errors, 1.0]))
+    def compare_settings(self, settings: Settings) -> list[DefaultComparison]:
+        """Readings under some settings that measured progress, compared with the default."""
+        outcomes = [self.compare_to_default(r) for r in self.other_readings if r.settings == settings]
+        return [o for o in outcomes if np.isfinite(o.slowdown)]
 
     def discard_beats(self) -> None:
         """Drop beats from all readings: the period that was found is none."""

@@ -1,8 +1,12 @@
 """Slowdown and saving of a job over its SM clock or power cap, fitted to a few noisy readings.
 
-Readings weigh by their errors, and a prior fills in where there are none (`curve_fit`). The prior comes from
-recorded jobs (`SM_CLOCK`, `POWER_CAP`) or from a model. The fitted variable is the limit of the SM clock or,
-where clocks cannot be set, the power cap.
+Readings weigh by their errors, and a prior fills in where there are none: a `GaussianProcess`. The prior
+comes from recorded jobs (`SM_CLOCK`, `POWER_CAP`). The fitted variable is the limit of the SM
+clock or, where clocks cannot be set, the power cap.
+
+A curve is a polynomial without constant, plus a random walk (a limit that begins to bind bends a curve where
+no polynomial does), plus a deviation of each single setting. All readings are relative to one more unknown,
+the error of the default, which is estimated along with the curve.
 """
 
 from __future__ import annotations
@@ -11,13 +15,104 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.curve_fit import CoefficientPrior, CurveFit, fit_robust_curve
-from ekc.governor.job_reading import JobReading
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import MIN_ERROR, PhaseReadings
+from ekc.gaussian_process import GaussianProcess
+from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.readings import MIN_ERROR, JobReading, PhaseReadings
 from ekc.governor.samples import Values
+
+MIN_CURVE_ERROR = 1e-4
+"""Least standard error of a reading or of the default, so that matrices can be inverted."""
+SAME_X = 1e-9
+"""Difference of x below which two readings are of one setting."""
+OUTLIER_SIGMAS = 1.5
+"""Standard deviations from the curve beyond which a reading loses weight."""
+
+
+@dataclass(frozen=True)
+class CoefficientPrior:
+    """Normal prior of a curve: the coefficients of x, x^2, ..., and its departures from a polynomial. There
+    is no constant, since x = 0 is the default."""
+
+    mean: tuple[float, ...]
+    sigma: tuple[float, ...]
+    """Standard deviation of each coefficient."""
+    roughness: float = 0.0
+    """Standard deviation of a random walk along x, at x = 1."""
+    jitter: float = 0.0
+    """Standard deviation of the departure of each single x > 0."""
+
+    def compute_covariance(self, x: Values, other: Values) -> Values:
+        """Prior covariance of the curve at `x` (rows) and at `other` (columns)."""
+        count = len(self.mean)
+        powers = _build_powers(x, count) * np.array(self.sigma) ** 2 @ _build_powers(other, count).T
+        walk = self.roughness**2 * np.minimum.outer(x, other)
+        same = (np.abs(x[:, None] - other[None, :]) < SAME_X) & (other > 0)
+        return np.asarray(powers + walk + self.jitter**2 * same)
+
+    def predict_mean(self, x: Values) -> Values:
+        """Prior mean at each x."""
+        return np.asarray(_build_powers(x, len(self.mean)) @ np.array(self.mean))
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """A fitted curve at given x; arrays of one length."""
+
+    mean: Values
+    variance: Values
+    zero_covariance: Values
+    """Covariance with the error of the default."""
+    zero_variance: float
+    """Variance of the error of the default."""
+
+    def predict_shift(self, error: float) -> Values:
+        """Standard deviation by which one more reading at x, with standard error `error`, moves the mean."""
+        covariance = self.variance + self.zero_covariance
+        total = covariance + self.zero_covariance + self.zero_variance + error**2
+        return np.asarray(np.abs(covariance) / np.sqrt(np.maximum(total, MIN_CURVE_ERROR**2)))
+
+    def predict_shift_by_default(self, error: float) -> Values:
+        """The same by one more reading of the default."""
+        return np.asarray(np.abs(self.zero_covariance) / np.sqrt(self.zero_variance + error**2))
+
+
+def _build_powers(x: Values, count: int) -> Values:
+    return np.asarray(np.asarray(x, float)[:, None] ** np.arange(1, count + 1)[None, :])
+
+
+def fit_curve(
+    x: Values, y: Values, error: Values, at: Values, prior: CoefficientPrior, zero_error: float = 0.0
+) -> CurveFit:
+    """The curve at `at` after points (x, y) with standard errors `error`; arrays of one length, 0 or more.
+
+    `zero_error`: standard error of the zero that all points share. It is estimated along with the curve.
+    """
+    zero = max(zero_error, MIN_CURVE_ERROR) ** 2
+    noise = np.maximum(error, MIN_CURVE_ERROR) ** 2
+    covariance = prior.compute_covariance(x, x) + zero + np.diag(noise)
+    process = GaussianProcess(covariance, y - prior.predict_mean(x))
+    cross, zero_cross = prior.compute_covariance(at, x), np.full((1, len(x)), zero)
+    variance = np.diag(prior.compute_covariance(at, at)) - process.compute_explained_variance(cross)
+    return CurveFit(
+        prior.predict_mean(at) + process.predict_mean(cross),
+        np.maximum(variance, 0.0),
+        -process.compute_explained_covariance(cross, zero_cross)[:, 0],
+        float(zero - process.compute_explained_variance(zero_cross)[0]),
+    )
+
+
+def fit_robust_curve(
+    x: Values, y: Values, error: Values, at: Values, prior: CoefficientPrior, zero_error: float = 0.0
+) -> CurveFit:
+    """`fit_curve` in which outliers (an evaluation, a pause) have less weight."""
+    if len(x) < 3:
+        return fit_curve(x, y, error, at, prior, zero_error)
+    weighted = error
+    for _ in range(2):
+        curve = fit_curve(x, y, weighted, x, prior, zero_error)
+        sigma = np.sqrt(error**2 + zero_error**2 + curve.variance)
+        weighted = error * np.maximum(1.0, np.abs(y - curve.mean) / sigma / OUTLIER_SIGMAS)
+    return fit_curve(x, y, weighted, at, prior, zero_error)
 
 
 @dataclass(frozen=True)
@@ -34,9 +129,9 @@ class ControlVariable:
     is_bounded: bool
     """Whether the slowdown is at most x: true for a clock, false for a cap."""
 
-    def select_gears(self, gears: Gears) -> Values:
+    def select_values(self, offered: OfferedSettings) -> Values:
         """Values that can be set on a card, ascending."""
-        return np.array(gears.sm_mhz if self.name == "sm" else gears.power_w, float)
+        return np.array(offered.sm_mhz if self.name == "sm" else offered.power_w, float)
 
     def get_default_value(self, readings: PhaseReadings) -> float:
         """Value of the default on the scale of the limit."""
@@ -81,34 +176,16 @@ POWER_CAP = ControlVariable(
 recorded epochs depart from any curve by 1.5 % of time and 2 % of power."""
 
 
-def choose_control(gears: Gears) -> ControlVariable:
+def choose_control(offered: OfferedSettings) -> ControlVariable:
     """The limit to search: the clock, or the cap where clocks cannot be set."""
-    return SM_CLOCK if gears.sm_mhz or not gears.power_w else POWER_CAP
-
-
-CONFIDENT_SIGMA = 0.007
-"""Standard deviation of a slowdown up to which the governor uses it without margin, once a check agreed."""
-CAUTION_FACTOR = 0.5
-"""Margin added to a slowdown, as a multiple of its standard deviation beyond `CONFIDENT_SIGMA`. It is small,
-since checks go on and time that was lost is saved again."""
-FIRST_CONFIDENT_SIGMA, FIRST_CAUTION_FACTOR = 0.003, 2.0
-"""The same for the choice of a search, which no check has confirmed. On recorded sweeps, with 1.5 % of noise
-on each reading, 1 % of the choices are then more than a tenth beyond a budget of 5 %."""
-
-
-@dataclass(frozen=True)
-class ResponsePrior:
-    """Prior of slowdown and power over the limit, by the limit itself or by a model."""
-
-    time: CoefficientPrior
-    power: CoefficientPrior
+    return SM_CLOCK if offered.sm_mhz or not offered.power_w else POWER_CAP
 
 
 @dataclass(frozen=True)
 class ResponseCurve:
-    """Expected slowdown and saving at each gear; arrays of one length."""
+    """Expected slowdown and saving at each value; arrays of one length."""
 
-    gears: Values
+    values: Values
     """Values of the limit, ascending."""
     slowdown: Values
     """Additional time, as a share of the default's."""
@@ -124,30 +201,11 @@ class ResponseCurve:
     """Standard error of one more reading of the slowdown."""
     power_error: float
 
-    def choose_index(self, policy: Policy, is_checked: bool = False) -> int:
-        """Place of the best gear whose slowdown, with a margin for its uncertainty, is within the budget; the
-        top one where none is, or the lowest where power is above its cap. `is_checked`: whether a check has
-        confirmed a choice by this curve."""
-        if policy.max_power_share is not None:
-            return objective.find_best(policy, self.slowdown, self.saving) or 0
-        slowdown = add_uncertainty_margin(self.slowdown, self.slowdown_std, is_checked)
-        best = objective.find_best(policy, slowdown, self.saving)
-        return len(self.gears) - 1 if best is None else best
-
-
-def add_uncertainty_margin(slowdown: Values | float, sigma: Values | float, is_checked: bool) -> Values:
-    """Slowdown plus a margin for its standard deviation, larger before a check has agreed."""
-    factor, confident = CAUTION_FACTOR, CONFIDENT_SIGMA
-    if not is_checked:
-        factor, confident = FIRST_CAUTION_FACTOR, FIRST_CONFIDENT_SIGMA
-    return np.asarray(slowdown + factor * np.maximum(0.0, np.asarray(sigma) - confident))
-
 
 def fit_response_curve(
     readings: PhaseReadings,
     control: ControlVariable,
-    gears: Values,
-    prior: ResponsePrior,
+    values: Values,
     default_limit: float,
     memory_mhz: int | None,
 ) -> ResponseCurve:
@@ -159,14 +217,19 @@ def fit_response_curve(
     slowdown = np.array([o.slowdown for o in outcomes])[has_slowdown]
     error = np.array([o.slowdown_error for o in outcomes])[has_slowdown]
     shared = float(np.median([o.default_error for o in outcomes if np.isfinite(o.slowdown)] or [0.0]))
-    x, reduction = compute_lengthening(gears, default_limit), compute_reduction(gears, default_limit)
+    x, reduction = compute_lengthening(values, default_limit), compute_reduction(values, default_limit)
     time = fit_robust_curve(
-        compute_lengthening(limit[has_slowdown], default_limit), slowdown, error, x, prior.time, shared
+        compute_lengthening(limit[has_slowdown], default_limit),
+        slowdown,
+        error,
+        x,
+        control.time_prior,
+        shared,
     )
     power_error = np.array([o.power_error for o in outcomes])
     power_change = np.array([o.power_ratio for o in outcomes]) - 1
     power = fit_robust_curve(
-        compute_reduction(limit, default_limit), power_change, power_error, reduction, prior.power
+        compute_reduction(limit, default_limit), power_change, power_error, reduction, control.power_prior
     )
     # Upper bound: all kernels follow the clock. It limits the effect of noise. A lower memory clock may slow
     # them further.
@@ -179,11 +242,13 @@ def fit_response_curve(
     watts = np.clip(np.minimum.accumulate(1 + power.mean[::-1])[::-1], 0.05, 1.0)
     saving_std = np.hypot(sigma, np.sqrt(power.variance))
     errors = [float(np.median(e)) if len(e) else MIN_ERROR for e in (error, power_error)]
-    return ResponseCurve(gears, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors)
+    return ResponseCurve(
+        values, expected, sigma, 1 - watts * (1 + expected), saving_std, time, power, *errors
+    )
 
 
 def _make_monotonic(over_falling_clock: Values) -> Values:
-    """Slowdowns that never fall as the clock falls; gears ascend."""
+    """Slowdowns that never fall as the clock falls; values ascend."""
     return np.asarray(np.maximum.accumulate(np.maximum(0.0, over_falling_clock[::-1]))[::-1])
 
 

@@ -3,24 +3,36 @@
 A saved choice is tried in a phase whose power, use and period at the default are those of the saved phase. It
 is read between two readings of the default (A/B/A). It is trusted where it does what was saved, and else
 the phase is searched as any other; the readings count in that search.
-"""
+
+Choices are kept as JSON in ekc/choices below $XDG_STATE_HOME. A file is used only for the same GPU model,
+driver and policy."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
-from ekc.governor import objective
+from ekc.argument_checks import is_number
+from ekc.devices.clocks.limits import parse_settings
+from ekc.file_limits import parse_json, read_plain_file
 from ekc.governor import phase as phases
-from ekc.governor.event_records import Chosen, Event, format_settings
+from ekc.governor.decision import compute_score, compute_violation
+from ekc.governor.event_records import Chosen, Event, format_settings, to_plain_json
 from ekc.governor.job_meter import JobMeter
 from ekc.governor.phase import Phase
 from ekc.governor.phase_match import is_same_phase
 from ekc.governor.progress_rate import ProgressKind, ProgressSource
-from ekc.governor.protocols import Gears, Settings
+from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.readings import CONTRADICTION_MARGIN, CONTRADICTION_SIGMAS, DefaultComparison
+from ekc.governor.request import Policy
 
 
 @dataclass(frozen=True)
@@ -43,11 +55,11 @@ class SavedChoice:
         source = ProgressSource(self.kind, self.period_s)
         return is_same_phase(phase.default_signature, phase.progress, np.array(self.signature), source)
 
-    def can_be_set(self, gears: Gears) -> bool:
+    def can_be_set(self, offered: OfferedSettings) -> bool:
         """Whether the card has these limits."""
-        limits = ((self.settings.sm_mhz, gears.sm_mhz), (self.settings.memory_mhz, gears.memory_mhz))
+        limits = ((self.settings.sm_mhz, offered.sm_mhz), (self.settings.memory_mhz, offered.memory_mhz))
         return all(value is None or value in values for value, values in limits) and (
-            self.settings.power_w is None or self.settings.power_w in gears.power_w
+            self.settings.power_w is None or self.settings.power_w in offered.power_w
         )
 
 
@@ -82,7 +94,7 @@ def list_choices(found: Sequence[Phase]) -> list[SavedChoice]:
 
 
 def _make_choice(phase: Phase) -> SavedChoice:
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     watts, sm_util, memory_util = map(float, phase.default_signature)
     return SavedChoice(
         phase.choice,
@@ -111,7 +123,7 @@ def try_choice(meter: JobMeter, phase: Phase, saved: SavedChoice) -> bool:
         return False
     phase.choice = saved.settings
     meter.set_limits(phase.choice, "the choice of an earlier run")
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     cost = meter.probe.now() - start_s, meter.probe.read_energy_j() - start_j
     meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, 1, *cost))
     return True
@@ -133,8 +145,8 @@ def _is_confirmed(phase: Phase, saved: SavedChoice, outcome: DefaultComparison) 
     slowdown = weight * outcome.slowdown + (1 - weight) * saved.slowdown
     saving = weight * outcome.saving + (1 - weight) * saved.saving
     policy = phase.search.policy
-    is_within = objective.compute_violation(policy, slowdown, saving) <= MIN_SAVED_ERROR
-    is_better = policy.objective == "speed" or objective.compute_score(policy, slowdown, saving) < 1
+    is_within = compute_violation(policy, slowdown, saving) <= MIN_SAVED_ERROR
+    is_better = policy.objective == "speed" or compute_score(policy, slowdown, saving) < 1
     return bool(is_within and is_better)
 
 
@@ -144,3 +156,98 @@ budget."""
 MAX_UNNOTICED = 0.05
 """Largest difference from what was saved that a reading may leave unnoticed: work without a beat is read too
 roughly to trust a choice."""
+
+
+MAX_BYTES = 100_000
+"""Largest file that is read."""
+_UNLIKE = "is for another {}, so the job is searched"
+
+
+def find_folder() -> Path | None:
+    """The folder of all choices; None without a home."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    state = home if os.path.isabs(home) else os.path.expanduser("~/.local/state")
+    return Path(state) / "ekc" / "choices" if os.path.isabs(state) else None
+
+
+@dataclass(frozen=True)
+class ChoiceFile:
+    """The file of one job on one kind of GPU under one policy."""
+
+    name: str
+    conditions: dict[str, Any]
+    """Facts that must be the same as when the choices were made: GPU model and count, driver, policy."""
+    on_note: Callable[[str], None]
+    """Gets a line where a file is not used, or cannot be written."""
+
+    def read(self) -> list[SavedChoice]:
+        """The choices of the last run; empty without any, and where they are for other conditions."""
+        folder = find_folder()
+        try:
+            if folder is None:
+                return []
+            content = parse_json(read_plain_file(folder / f"{self.name}.json", MAX_BYTES))
+            other = [k for k, v in self.conditions.items() if content["conditions"].get(k) != v]
+            choices = [_read_choice(one) for one in content["choices"]]
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            self.on_note(f"the choice of an earlier run cannot be read ({problem.strerror})")
+            return []
+        except (ValueError, LookupError, TypeError, AttributeError):
+            self.on_note("the choice of an earlier run is damaged, so the job is searched")
+            return []
+        if other:
+            self.on_note(f"the choice of an earlier run {_UNLIKE.format(other[0])}")
+            return []
+        return choices
+
+    def write(self, choices: Sequence[SavedChoice]) -> None:
+        """Keep the choices of this run; none leave the file as it is."""
+        folder = find_folder()
+        if not choices or folder is None:
+            return
+        content = {"conditions": self.conditions, "choices": [to_plain_json(asdict(x)) for x in choices]}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".new", delete=False) as stream:
+                stream.write(json.dumps(content, indent=1) + "\n")
+            os.replace(stream.name, folder / f"{self.name}.json")
+        except OSError as problem:
+            self.on_note(f"the choice cannot be saved for the next run ({problem.strerror})")
+
+
+def make_conditions(gpu: str, count: int, driver: str, policy: Policy) -> dict[str, Any]:
+    """Conditions of a choice. What is left to run may differ from day to day."""
+    wanted = asdict(policy)
+    for name in ("remaining_s", "steps_total", "max_power_share"):
+        wanted.pop(name)
+    return {"GPU": gpu, "number of GPUs": count, "driver": driver, "policy": wanted}
+
+
+def _read_choice(content: dict[str, Any]) -> SavedChoice:
+    """A choice from JSON. Raises `ValueError`, `LookupError` or `TypeError` for anything else."""
+    limits = content.pop("settings")
+    watts, sm_util, memory_util = (_read_number(x) or 0.0 for x in content.pop("signature"))
+    if content["kind"] not in get_args(ProgressKind):
+        raise ValueError("no such kind of progress")
+    figures = {name: _read_number(content[name]) for name in ("slowdown", "slowdown_error", "saving")}
+    if None in figures.values():
+        raise ValueError("a figure is missing")
+    period_s = _read_number(content["period_s"])
+    return SavedChoice(
+        settings=parse_settings(limits),
+        **{name: float(value or 0.0) for name, value in figures.items()},
+        kind=content["kind"],
+        period_s=float("nan") if period_s is None else period_s,
+        signature=(watts, sm_util, memory_util),
+    )
+
+
+def _read_number(value: Any) -> float | None:
+    """A finite number or None. Raises `ValueError` for anything else."""
+    if value is None:
+        return None
+    if not is_number(value) or not math.isfinite(value):
+        raise ValueError("no number")
+    return float(value)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.search import ablation
 from benchmarks.search import ablation_figures as figures
 from benchmarks.search import ablation_variants as variants
-from ekc.search.cost_model import gaussian_process, learner
+from ekc.search.cost_model import feature_process, learner
 from tests.benchmarks.helpers import Run
 
 
@@ -81,13 +81,13 @@ def test_verdict_follows_the_bars(ratios: tuple[float, float], search_s: float, 
 
 
 def test_changes_are_undone_after_the_block_and_after_an_error() -> None:
-    setting = "ekc.search.cost_model.gaussian_process:GAUSSIAN_PROCESS"
-    before = gaussian_process.GAUSSIAN_PROCESS, learner.Surrogate
+    setting = "ekc.search.cost_model.feature_process:GAUSSIAN_PROCESS"
+    before = feature_process.GAUSSIAN_PROCESS, learner.Surrogate
     with pytest.raises(KeyError), variants.apply_changes({setting: None, "json:nothing": 0}):
         pass
     with variants.apply_changes(variants.VARIANTS["trees and process"].changes):
         assert learner.Surrogate(0).tree_share == 0.5
-    assert (gaussian_process.GAUSSIAN_PROCESS, learner.Surrogate) == before
+    assert (feature_process.GAUSSIAN_PROCESS, learner.Surrogate) == before
 
 
 def test_change_that_a_subclass_overrides_is_refused() -> None:

@@ -7,13 +7,14 @@ import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks, gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
+from benchmarks.governor.counted_run import CountedRun
+from benchmarks.governor.predict.model import ResponsePrior
 from ekc.errors import InvalidInput
-from ekc.governor.policy import Policy
-from ekc.governor.response_curve import SM_CLOCK, ResponsePrior
+from ekc.governor.request import Policy
+from ekc.governor.response_curve import SM_CLOCK
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 
 
 def no_model(counters, reading) -> ResponsePrior:
@@ -35,27 +36,37 @@ def test_oracle_keeps_the_budget_and_beats_constant_clocks(kind: str, device: st
 @pytest.mark.parametrize("kind", ["compute", "starved", "aperiodic"])
 def test_baselines_run_a_job_to_its_end(kind: str) -> None:
     for act, hooks in (
-        (lambda r: run_gpoeo(r, r, no_model), False),
+        (lambda r: run_gpoeo(r, no_model), False),
         (lambda r: run_odpp(r, r), False),
         (lambda r: run_zeus_sweep(r, r), True),
     ):
-        run = SimulatedRun(sample_job(12, kind, "rtx3090", 900.0), has_hooks=hooks)
+        run = CountedRun(sample_job(12, kind, "rtx3090", 900.0), has_hooks=hooks)
         act(run)
         assert not run.is_running()
         assert run.true_j > 0
 
 
+def test_counter_windows_cost_time_with_a_profiler() -> None:
+    run = CountedRun(sample_job(3, "compute", "rtx3090", 300.0))
+    counted = run.read_counters(30.0)
+    assert 0 < counted["fma"] + counted["tensor"] < 120
+    assert run.counter_windows == [(0.0, 0)]
+    while run.is_running():
+        run.record(30.0)
+    assert run.now() > 300.0 + 2.0
+
+
 def test_gpoeo_reads_counters_in_groups_and_chooses_a_clock() -> None:
-    run = SimulatedRun(sample_job(13, "compute", "h200", 1500.0))
-    run_gpoeo(run, run, no_model, GpoeoRule(0))
+    run = CountedRun(sample_job(13, "compute", "h200", 1500.0))
+    run_gpoeo(run, no_model, GpoeoRule(0))
     assert len(run.counter_windows) >= 4
     assert run.settings().sm_mhz is not None
 
 
 def test_gpoeo_goes_on_by_instructions_where_the_period_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpoeo, "find_period_near", lambda *_: None)
-    run = SimulatedRun(sample_job(13, "compute", "h200", 900.0))
-    run_gpoeo(run, run, no_model)
+    run = CountedRun(sample_job(13, "compute", "h200", 900.0))
+    run_gpoeo(run, no_model)
     assert not run.is_running()
 
 

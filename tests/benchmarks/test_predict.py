@@ -7,19 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.governor.counted_run import CountedRun
 from benchmarks.governor.predict import BoostedModel, TrainingRow, build_rows, leave_one_out, train_model
 from benchmarks.governor.predict.model import COUNTERS
-from ekc.governor.advise import Advised, advise
-from ekc.governor.event_records import CountersRead, Event, Predicted
 from ekc.governor.job_meter import make_reading
-from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.progress_rate import ProgressSource
-from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.protocols import Settings
+from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import compute_costs
 
 FEW_KINDS = ("compute", "memory", "starved")
 
@@ -70,7 +66,7 @@ class CountingBooster:
         return self.booster.inplace_predict(table)  # type: ignore[attr-defined, no-any-return]
 
 
-def observe_default(run: SimulatedRun) -> JobReading:
+def observe_default(run: CountedRun) -> JobReading:
     """Reading of the default over half a minute."""
     samples = run.record(30.0)
     watts = run.read_energy_j() / 30.0
@@ -80,7 +76,7 @@ def observe_default(run: SimulatedRun) -> JobReading:
 def test_every_booster_is_used(model: BoostedModel) -> None:
     """Half of the trees, those of the memory clock, once had no use."""
     boosters = {name: CountingBooster(booster) for name, booster in model.boosters.items()}
-    run = SimulatedRun(sample_job(950, "compute", "rtx3090", 300.0))
+    run = CountedRun(sample_job(950, "compute", "rtx3090", 300.0))
     observed = observe_default(run)
     for counters in (run.read_counters(10.0) or {}, {}):
         replace(model, boosters=boosters)(counters, observed)
@@ -92,7 +88,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
     for kind in ("compute", "memory"):
         expected = []
         for seed in range(950, 956):
-            run = SimulatedRun(sample_job(seed, kind, "rtx3090", 300.0))
+            run = CountedRun(sample_job(seed, kind, "rtx3090", 300.0))
             observed = observe_default(run)
             first, second = model(run.read_counters(10.0) or {}, observed).time.mean
             # Slowdown at nine tenths of the clock.
@@ -102,34 +98,7 @@ def test_prediction_follows_the_counters(model: BoostedModel) -> None:
     assert compute > memory
 
 
-def test_counters_are_read_once_a_phase_for_a_model(model: BoostedModel) -> None:
-    events: list[Event] = []
-    run = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
-    govern(run, run, on_event=events.append, model=model)
-    phases = {regime for _, regime in run.counter_windows}
-    assert len(run.counter_windows) == len(phases)
-    assert sum(isinstance(e, CountersRead) for e in events) == len(run.counter_windows)
-    assert any(isinstance(e, Predicted) for e in events)
-    without = SimulatedRun(sample_job(951, "compute", "rtx3090", 900.0))
-    govern(without, without)
-    assert not without.counter_windows
-
-
-class NoCountersRun(SimulatedRun):
-    """A card whose counters may not be read."""
-
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        return None
-
-
 def test_prediction_without_counters_uses_the_signals(model: BoostedModel, rows) -> None:
-    events: list[Event] = []
-    run = NoCountersRun(sample_job(951, "compute", "rtx3090", 600.0))
-    govern(run, run, on_event=events.append, model=model)
-    assert not any(isinstance(e, CountersRead) for e in events)
-    (expected,) = [e for e in events if isinstance(e, Predicted)][:1]
-    assert expected.settings.sm_mhz is not None
-    assert "simulated jobs" in expected.format_line()
     first = rows[0].features
     blind, seeing = (
         model.predict(inputs, np.array([0.7]))
@@ -145,21 +114,22 @@ def test_model_spread_follows_the_left_out_errors(rows) -> None:
     assert train_model(noise).spread.time[0] > 2 * train_model(rows).spread.time[0]
 
 
-def test_advice_error_matches_its_sigma(model: BoostedModel) -> None:
+def test_prediction_error_matches_its_sigma(model: BoostedModel) -> None:
     """Trees that split at a clock, not between two, once gave a card with slightly lower clocks the slowdown
     of the next lower one: errors were 1.5 times the stated sigma, always to one side."""
     off = []
     for kind in JOB_KINDS:
         for seed in range(960, 964):
             job = sample_job(seed, kind, "rtx3090", 120.0)
-            run = SimulatedRun(job)
-            events: list[Event] = []
-            advise(run, NullActuator(run.gears()), Policy(), events.append, model)
-            for advice in (e for e in events if isinstance(e, Advised) and e.settings != Settings()):
-                memory, gear, _ = find_clock_indices(job.card, advice.settings)
-                seconds = compute_costs(job).seconds[0]
-                true = seconds[memory, gear] / seconds[-1, -1] - 1
-                off.append((true - advice.slowdown) / advice.sigma)
-    assert len(off) > 12
+            run = CountedRun(job)
+            observed = observe_default(run)
+            prior = model(run.read_counters(10.0) or {}, observed).time
+            clocks = job.card.list_sm_clocks_mhz()
+            place = int(np.searchsorted(clocks, 0.85 * observed.clock_mhz))
+            seconds = compute_costs(job).seconds[0, -1]
+            true = seconds[place] / seconds[-1] - 1
+            x = np.array([observed.clock_mhz / clocks[place] - 1])
+            sigma = np.sqrt(prior.compute_covariance(x, x)[0, 0])
+            off.append((true - prior.predict_mean(x)[0]) / sigma)
     assert np.sqrt(np.mean(np.square(off))) < 1.35
     assert abs(np.mean(off)) < 0.6

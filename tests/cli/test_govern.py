@@ -30,8 +30,6 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--actuator", "magic", *TOUCH), "auto, nvml, daemon, zeusd"),
         (("--json", "no/such/folder/events", *TOUCH), "--json"),
         (("--plot", "job.txt", *TOUCH), "--plot"),
-        (("--model", "simulated", *TOUCH), "--model: the search measures a few clocks"),
-        (("--simulate", "compute", "--model", "none"), "instead of predicting them; leave it out"),
         (("--simulate", "nothing"), "compute"),
         (("--simulate", "compute", "--card", "abacus"), "rtx3090"),
         (("--simulate", "compute", "--minutes", "0"), "--minutes"),

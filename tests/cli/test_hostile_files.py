@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.governor.live.choice_file import ChoiceFile
+from ekc.governor.saved_choice import ChoiceFile
 from ekc.search.clocks.plan import ClockPlan
 from tests.cli.hostile import (
     LIST,

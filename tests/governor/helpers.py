@@ -19,12 +19,11 @@ from ekc.governor.event_records import Event
 from ekc.governor.job_meter import JobMeter
 from ekc.governor.loop import govern
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
+from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.simulated_job import JobStage, SimulatedJob
-from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import Timeline, sample_iterations
+from ekc.governor.simulation.random_jobs import Timeline, sample_iterations
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, SimulatedRun
 from tests.scripted.nvml.boards import ScriptedBoards
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -66,7 +65,7 @@ def ignore(event: Event) -> None: ...
 def begin_phase(run: SimulatedRun) -> tuple[JobMeter, Phase]:
     """The first phase of a run, and its meter."""
     meter = JobMeter(run, run, ignore)
-    return meter, phases.begin_phase(meter, Policy(), run.gears())
+    return meter, phases.begin_phase(meter, Policy(), run.list_offered())
 
 
 def run_at_default(job: SimulatedJob) -> SimulatedRun:

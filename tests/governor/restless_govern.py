@@ -19,8 +19,8 @@ job = CommandJob(sys.argv[1:])
 
 import numpy as np  # noqa: E402
 
-from ekc.governor.policy import GovernorRequest, Policy  # noqa: E402
 from ekc.governor.protocols import Settings  # noqa: E402
+from ekc.governor.request import GovernorRequest, Policy  # noqa: E402
 from ekc.governor.samples import SensorSamples  # noqa: E402
 
 
@@ -33,7 +33,6 @@ def make_probe(gpu, is_running):
         now=time.monotonic,
         read_energy_j=lambda: 0.0,
         read_step_count=lambda: None,
-        read_counters=lambda seconds: None,
         record=wait,
     )
 
@@ -48,12 +47,14 @@ def print_line(*arguments):
 
 
 def set_random_limits(probe, actuator, hear):
-    gears = actuator.gears()
-    while probe.is_running() and not gears.sm_mhz:  # Advice only.
+    offered = actuator.list_offered()
+    while probe.is_running() and not offered.sm_mhz:  # Advice only.
         probe.record(0.02)
     while probe.is_running():
-        power = random.choice([None, *gears.power_w])
-        actuator.apply(Settings(random.choice([None, *gears.sm_mhz]), random.choice(gears.memory_mhz), power))
+        power = random.choice([None, *offered.power_w])
+        actuator.apply(
+            Settings(random.choice([None, *offered.sm_mhz]), random.choice(offered.memory_mhz), power)
+        )
         probe.record(random.uniform(0.0, 0.02))
 
 

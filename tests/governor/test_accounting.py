@@ -7,17 +7,14 @@ from dataclasses import replace
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.governor.accounting import Accounted, account_savings, estimate_saving
+from ekc.governor.accounting import Accounted, account_savings, estimate_saving, make_savings
 from ekc.governor.event_records import Chosen, Ended, Event, Resumed
-from ekc.governor.live.savings import make_savings
-from ekc.governor.live.simulated_truth import find_truth
+from ekc.governor.live.simulated_job import find_truth
 from ekc.governor.loop import _ControlLoop
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import NullActuator, Settings
-from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.request import Policy, Tariff
+from ekc.governor.simulation.random_jobs import JOB_KINDS, make_pause, sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import make_pause
-from ekc.governor.tariff import Tariff
 from tests.governor.helpers import (
     govern_run,
     make_iterations,
@@ -85,7 +82,7 @@ def test_time_at_the_default_saves_nothing() -> None:
 
 def test_joules_of_a_phase_are_those_of_the_board() -> None:
     run = SimulatedRun(make_job([make_iterations(600)]))
-    loop = _ControlLoop(run, run, Policy(), lambda event: None, None)
+    loop = _ControlLoop(run, run, Policy(), lambda event: None)
     phase = loop._learn_phase("large", None)
     loop._meter.count_joules()
     assert sum(phase.joules_by_settings.values()) == pytest.approx(run.read_energy_j())
@@ -101,7 +98,7 @@ def test_joules_of_a_phase_are_those_of_the_board() -> None:
 
 def test_scatter_of_readings_widens_the_interval() -> None:
     run = SimulatedRun(make_job([make_iterations(900)]))
-    loop = _ControlLoop(run, run, Policy(), lambda event: None, None)
+    loop = _ControlLoop(run, run, Policy(), lambda event: None)
     phase = loop._learn_phase("large", None)
     # By iterations alone: bytes that agree would say that only these are wrong.
     for readings in (phase.readings.default_readings, phase.readings.other_readings):
@@ -118,8 +115,8 @@ def test_scatter_of_readings_widens_the_interval() -> None:
 def test_advice_has_no_account() -> None:
     run = SimulatedRun(make_job([make_iterations(300)]))
     events: list[Event] = []
-    actuator = NullActuator(run.gears(), simulated=True)
-    _ControlLoop(run, actuator, Policy(), events.append, None).run()
+    actuator = NullActuator(run.list_offered(), simulated=True)
+    _ControlLoop(run, actuator, Policy(), events.append).run()
     assert not select_events(events, Accounted)
 
 

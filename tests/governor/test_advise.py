@@ -10,12 +10,11 @@ import pytest
 from ekc.errors import ActuatorError
 from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import Ended, Event
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, NullActuator, Settings
+from ekc.governor.protocols import NullActuator, OfferedSettings, Settings
+from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.simulated_job import compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 from tests.governor.helpers import make_iterations, make_job
 
 
@@ -23,10 +22,10 @@ def _make_run(seconds: float = 600.0) -> SimulatedRun:
     return SimulatedRun(sample_job(0, "compute", "h200", seconds), 0)
 
 
-def run_advice(run: SimulatedRun, gears: Gears | None = None) -> tuple[Advised, list[Event]]:
+def run_advice(run: SimulatedRun, offered: OfferedSettings | None = None) -> tuple[Advised, list[Event]]:
     """The first advice for a run, and all events."""
     events: list[Event] = []
-    advise(run, NullActuator(gears or run.gears(), simulated=True), Policy(), events.append)
+    advise(run, NullActuator(offered or run.list_offered(), simulated=True), Policy(), events.append)
     return next(e for e in events if isinstance(e, Advised)), events
 
 
@@ -34,12 +33,12 @@ def test_advice_sets_nothing_and_predicts() -> None:
     run = _make_run()
     advice, events = run_advice(run)
     assert run.settings() == Settings()
-    assert advice.settings.sm_mhz in run.gears().sm_mhz
+    assert advice.settings.sm_mhz in run.list_offered().sm_mhz
     assert advice.slowdown <= 0.05
     assert "not tried" in advice.format_line()
     assert isinstance(events[-1], Ended)
     with pytest.raises(ActuatorError, match="advice only"):
-        NullActuator(run.gears(), simulated=True).apply(Settings(sm_mhz=1200))
+        NullActuator(run.list_offered(), simulated=True).apply(Settings(sm_mhz=1200))
 
 
 def test_advice_measures_the_unchanged_job_until_it_ends() -> None:
@@ -80,7 +79,7 @@ def test_advice_for_a_power_cap_is_a_clock_within_it() -> None:
     events: list[Event] = []
     run = _make_run(120.0)
     policy = Policy("speed", power_cap_w=400.0)
-    advise(run, NullActuator(run.gears(), simulated=True), policy, events.append)
+    advise(run, NullActuator(run.list_offered(), simulated=True), policy, events.append)
     advice = next(e for e in events if isinstance(e, Advised))
     assert advice.baseline.watts > 400
     assert advice.baseline.watts * (1 - advice.saving) / (1 + advice.slowdown) <= 400
@@ -90,15 +89,15 @@ def test_advice_goes_as_far_as_the_prediction() -> None:
     """Advice may name a clock far from the default, which a search would not set before a reading."""
     run = _make_run(120.0)
     advice, _ = run_advice(run)
-    assert advice.settings.sm_mhz < 0.96 * run.gears().sm_mhz[-1]
+    assert advice.settings.sm_mhz < 0.96 * run.list_offered().sm_mhz[-1]
     assert 0.03 < advice.slowdown <= 0.05
 
 
 def test_advice_without_clocks_is_a_cap() -> None:
-    gears = Gears(power_w=tuple(float(w) for w in range(200, 701, 25)))
-    advice, _ = run_advice(_make_run(), gears)
+    offered = OfferedSettings(power_w=tuple(float(w) for w in range(200, 701, 25)))
+    advice, _ = run_advice(_make_run(), offered)
     assert advice.settings.sm_mhz is None
-    assert advice.settings.power_w is None or advice.settings.power_w in gears.power_w
+    assert advice.settings.power_w is None or advice.settings.power_w in offered.power_w
 
 
 def test_advice_without_utilisation() -> None:
@@ -113,4 +112,4 @@ def test_advice_without_utilisation() -> None:
 
 def test_advice_is_refused_for_a_card_without_limits() -> None:
     with pytest.raises(ActuatorError, match="can be limited"):
-        advise(_make_run(), NullActuator(Gears()), Policy(), lambda event: None)
+        advise(_make_run(), NullActuator(OfferedSettings()), Policy(), lambda event: None)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.governor import phase as phases
-from ekc.governor.budget import TimeLoss, compute_affordable_slowdown, estimate_time_loss
-from ekc.governor.policy import Policy
+from ekc.governor.decision import CONFIDENT_SIGMA
+from ekc.governor.job_limits import TimeLoss, compute_affordable_slowdown, estimate_time_loss
 from ekc.governor.protocols import Settings
-from ekc.governor.response_curve import CONFIDENT_SIGMA
+from ekc.governor.request import Policy
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import begin_phase
@@ -51,7 +51,7 @@ def test_time_loss_follows_the_present_expectation() -> None:
     assert meter.seconds_by_settings[low] == pytest.approx(run.now() - before)
     assert sum(meter.seconds_by_settings.values()) == pytest.approx(run.now())
     lost = estimate_time_loss([phase])
-    slowdown = phases.predict_settings(phase, low).slowdown
+    slowdown = phase.predict_settings(low).slowdown
     assert lost.seconds == pytest.approx(meter.seconds_by_settings[low] * slowdown / (1 + slowdown))
     assert lost.error > 0
     assert estimate_time_loss([phase, phase]).seconds == pytest.approx(2 * lost.seconds)

@@ -61,7 +61,7 @@ def test_change_during_the_reference_is_found_by_readings() -> None:
     for n, memory in enumerate((62.0, 45.0, 17.0, 17.0)):
         assert not look_and_update(watch, 300.0, n, memory=memory)
     assert look_and_update(watch, 300.0, memory=17.0)
-    # No change: the effect of a gear or two, and power of a counter that differs from the sensor's.
+    # No change: the effect of a value or two, and power of a counter that differs from the sensor's.
     watch = ChangeDetector(10.0, make_signature(330.0, 95.0, 62.0))
     assert not any(look_and_update(watch, 300.0, n, memory=60.0) for n in range(8))
 

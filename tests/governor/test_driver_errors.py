@@ -15,10 +15,10 @@ from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import Applied, Chosen, Ended, Failed
 from ekc.governor.job_meter import MAX_FAILURES
 from ekc.governor.live.group import GroupActuator
-from ekc.governor.live.planned_clock import hold_planned_clock
+from ekc.governor.live.loop_choice import hold_planned_clock
 from ekc.governor.loop import govern
-from ekc.governor.policy import PlannedClock, Policy
 from ekc.governor.protocols import NullActuator, Settings
+from ekc.governor.request import PlannedClock, Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import end_job, make_iterations, make_job, python_command, start_govern
@@ -140,7 +140,7 @@ def test_advice_is_given_after_a_failure() -> None:
     run = make_run(400.0)
     run.failing_s, run.fails_to_read = (10.0, 80.0), True
     events = []
-    advise(run, NullActuator(run.gears()), Policy(), events.append)
+    advise(run, NullActuator(run.list_offered()), Policy(), events.append)
     assert [e for e in events if isinstance(e, Failed)]
     assert [e for e in events if isinstance(e, Advised)]
 

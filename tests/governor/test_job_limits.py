@@ -7,14 +7,12 @@ from datetime import datetime
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.governor.deadline import parse_deadline
 from ekc.governor.event_records import Applied, Chosen, Skipped
 from ekc.governor.governor import Governor
 from ekc.governor.job_limits import LimitMissed
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.simulation.simulated_job import compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.request import Policy, parse_deadline
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 from tests.governor.helpers import govern_run, make_iterations, make_job, run_at_default, select_events
 
 

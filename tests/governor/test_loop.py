@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.governor.baselines import find_oracle_clocks
 from ekc.governor import phase as phases
-from ekc.governor.budget import estimate_payoff
 from ekc.governor.event_records import (
     Applied,
     Chosen,
@@ -22,16 +21,14 @@ from ekc.governor.event_records import (
     Skipped,
     Started,
 )
+from ekc.governor.job_limits import estimate_payoff
 from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Settings
-from ekc.governor.response_curve import ResponsePrior
+from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples, concatenate_samples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import JobStage
-from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import Timeline, make_pause
+from ekc.governor.simulation.random_jobs import JOB_KINDS, Timeline, make_pause, sample_job
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedRun
 from tests.governor.helpers import (
     STAGES,
     DisturbedRun,
@@ -113,18 +110,18 @@ def test_memory_clock_alone_is_predicted_by_its_reading() -> None:
     phase.choice = Settings(memory_mhz=5001)
     for _ in range(2):
         assert phases.measure_settings(meter, phase, phase.choice, "candidate")
-    expected = phases.predict_choice(phase)
+    expected = phase.predict_choice()
     assert expected.slowdown > 0.03
     assert not phase.readings.has_refuted(expected)
-    assert phases.predict_settings(phase, Settings()).slowdown == 0
+    assert phase.predict_settings(Settings()).slowdown == 0
 
 
 def test_zero_budget_resets_the_memory_clock() -> None:
     """The memory clock once stayed where the search had set it, which alone cost 5 %."""
     run = SimulatedRun(make_job([make_iterations(400)], device="rtx3090"), has_hooks=True)
-    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore, None)
+    governor = _ControlLoop(run, run, Policy(max_slowdown=0.0), ignore)
     governor._start_s = run.now()
-    phase = phases.begin_phase(governor._meter, Policy(), run.gears())
+    phase = phases.begin_phase(governor._meter, Policy(), run.list_offered())
     for choice in (Settings(sm_mhz=1600, memory_mhz=5001), Settings(memory_mhz=5001)):
         assert phases.measure_settings(governor._meter, phase, choice, "candidate")
         phase.search, phase.choice = replace(phase.search, memory_mhz=5001), choice
@@ -179,26 +176,16 @@ def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
 class UnsettableRun(SimulatedRun):
     """An actuator that can set nothing."""
 
-    def gears(self) -> Gears:
-        return Gears()
+    def list_offered(self) -> OfferedSettings:
+        return OfferedSettings()
 
     def apply(self, settings: Settings) -> None:
         raise AssertionError("there is nothing to set")
 
 
-def test_card_without_gears_is_only_measured() -> None:
+def test_card_without_limits_is_only_measured() -> None:
     run = UnsettableRun(make_job([make_iterations(120)]))
     events = govern_run(run)
-    assert select_events(events, Measured)
-    assert not run.is_running()
-
-
-def test_card_without_gears_calls_no_model() -> None:
-    def model(counters: object, reading: object) -> ResponsePrior:
-        raise AssertionError("there is nothing to expect")
-
-    run = UnsettableRun(make_job([make_iterations(120)]))
-    events = govern_run(run, model=model)
     assert select_events(events, Measured)
     assert not run.is_running()
 
@@ -206,8 +193,8 @@ def test_card_without_gears_calls_no_model() -> None:
 class CapOnlyRun(SimulatedRun):
     """A card whose clocks cannot be set, but its power cap."""
 
-    def gears(self) -> Gears:
-        return Gears(power_w=super().gears().power_w)
+    def list_offered(self) -> OfferedSettings:
+        return OfferedSettings(power_w=super().list_offered().power_w)
 
 
 def test_card_without_clocks_is_governed_by_caps() -> None:
@@ -327,6 +314,6 @@ def test_pause_between_two_looks_is_left_out_of_checks(seed: int) -> None:
         choices.append(phase.choice.sm_mhz)
         watts.append([e.reading.watts for e in select_events(events, Measured) if e.purpose == "check"])
     assert watts[1] == pytest.approx(watts[0], rel=0.03)
-    gears = run.gears().sm_mhz
+    gears = run.list_offered().sm_mhz
     # The stretch before a pause is left out, so the curve differs a little.
     assert abs(gears.index(choices[1]) - gears.index(choices[0])) <= 1

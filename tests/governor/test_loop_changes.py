@@ -22,13 +22,11 @@ from ekc.governor.event_records import (
 from ekc.governor.job_meter import JobEnded, WatchedStretch
 from ekc.governor.loop import _ControlLoop, govern
 from ekc.governor.phase import Phase
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import sample_job
-from ekc.governor.simulation.simulated_job import JobStage
-from ekc.governor.simulation.simulated_run import SimulatedRun
-from ekc.governor.simulation.timeline import Timeline, insert_evaluations, sample_iterations
+from ekc.governor.simulation.random_jobs import Timeline, insert_evaluations, sample_iterations, sample_job
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedRun
 from tests.governor.helpers import (
     FORWARD_STAGE,
     STAGE_SECONDS,
@@ -106,7 +104,7 @@ def make_governor_after_loss(
     run = SimulatedRun(make_job([make_iterations(seconds)]))
     meter, other = begin_phase(run)
     policy = Policy() if pause_s is None else Policy(remaining_s=3000.0 + pause_s)
-    governor = _ControlLoop(run, run, policy, on_event, None)
+    governor = _ControlLoop(run, run, policy, on_event)
     governor._start_s = run.now() - 900.0 - (pause_s or 0.0)
     assert phases.measure_settings(meter, other, Settings(sm_mhz=1200), "candidate")
     other.seconds_by_settings = {Settings(): 900.0 - low_s, Settings(sm_mhz=1200): low_s}

@@ -27,10 +27,10 @@ from ekc.governor.event_records import (  # noqa: E402
     Skipped,
     Started,
 )
-from ekc.governor.job_reading import JobReading, ProgressRate  # noqa: E402
 from ekc.governor.live.job_report import GovernorLog  # noqa: E402
 from ekc.governor.live.metrics import GAUGES, STATES, GovernorMetrics, check_target  # noqa: E402
 from ekc.governor.protocols import Settings  # noqa: E402
+from ekc.governor.readings import JobReading, ProgressRate  # noqa: E402
 
 LOW = Settings(sm_mhz=1500)
 READING = JobReading(LOW, 60.0, 20.0, 300.0, ProgressRate(beats=0.5, period_s=2.0), 99.0, 40.0, 1490.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ekc.governor.period import find_period
-from ekc.governor.period.online import assess_recording
+from ekc.governor.period.detect import assess_recording
 from ekc.governor.samples import SensorSamples, Values, concatenate_samples
 
 HZ = 10.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.governor.tempo import make_checkpoint_trace
 from ekc.governor.job_meter import make_reading
-from ekc.governor.period.online import assess_recording
+from ekc.governor.period.detect import assess_recording
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.progress_rate import (
     MIN_CLARITY,

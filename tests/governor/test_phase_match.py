@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ekc.governor.change_detection import CONFIRM_S
-from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.phase_match import (
     EARLY_CHECK_S,
     FIRST_CHECK_S,
@@ -17,7 +16,7 @@ from ekc.governor.phase_match import (
     is_disturbed,
 )
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import PhaseReadings
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
 
 
 def test_check_gap_doubles_while_checks_agree() -> None:

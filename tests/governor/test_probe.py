@@ -15,9 +15,9 @@ from ekc.governor.live import governor_sensors as sensors
 from ekc.governor.live.governor_sensors import BoardEnergy, SensorSampler
 from ekc.governor.live.probe import NvmlProbe
 from ekc.governor.progress_rate import ProgressSource
-from ekc.governor.protocols import Gears, NullActuator
+from ekc.governor.protocols import NullActuator, OfferedSettings
 from tests.scripted.nvml.boards import ScriptedBoards
-from tests.scripted.nvml.extra_reads import ScriptedGpm, script_instant_power
+from tests.scripted.nvml.extra_reads import script_instant_power
 
 
 def make_probe(here: ScriptedBoards) -> NvmlProbe:
@@ -56,8 +56,8 @@ def test_energy_without_a_counter_is_integrated_power(
     monkeypatch.setattr(sensors, "STALL_S", 0.5)
     events: list[str] = []
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
-    monkeypatch.setattr(probe._sensors._sensors, "counter_mj", lambda: counter)
-    monkeypatch.setattr(probe._sensors._sensors, "power_w", lambda: 200.0)
+    monkeypatch.setattr(probe._sensors, "counter_mj", lambda: counter)
+    monkeypatch.setattr(probe._sensors, "power_w", lambda: 200.0)
     probe.record(0.2)
     begin, joules = probe.now(), probe.read_energy_j()
     for _ in range(4):
@@ -147,7 +147,7 @@ def test_lost_gpu_ends_the_recording_with_one_line(here: ScriptedBoards) -> None
 def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
     probe = make_probe(here)
-    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
+    monkeypatch.setattr(probe, "_read_sensors", hang.wait)
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         probe.record(1.0)
     hang.set()
@@ -156,35 +156,6 @@ def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.Monke
 def test_unknown_gpu_is_refused(here: ScriptedBoards) -> None:
     with pytest.raises(ActuatorError, match="GPU-none"):
         NvmlProbe("GPU-none", lambda: True, lambda: None)
-
-
-VALUES = {
-    "NVML_GPM_METRIC_SM_UTIL": 81.0,
-    "NVML_GPM_METRIC_DRAM_BW_UTIL": 33.0,
-    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": 40.0,
-    "NVML_GPM_METRIC_FP64_UTIL": 1.0,
-    "NVML_GPM_METRIC_FP32_UTIL": 9.0,
-    "NVML_GPM_METRIC_FP16_UTIL": 2.5,
-}
-
-
-def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpm = ScriptedGpm(monkeypatch, VALUES)
-    events = make_probe(here).read_counters(0.05)
-    assert events == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
-    assert len(set(gpm.sampled_ids)) == 2
-    assert not gpm.allocated_ids
-
-
-def test_counters_are_none_if_missing_or_not_permitted(
-    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert make_probe(here).read_counters(0.05) is None
-    gpm = ScriptedGpm(monkeypatch, {name: v for name, v in VALUES.items() if "DRAM" not in name})
-    assert make_probe(here).read_counters(0.05) is None
-    gpm.is_refused = True
-    assert make_probe(here).read_counters(0.05) is None
-    assert not gpm.allocated_ids
 
 
 def test_expensive_readings_are_made_less_often() -> None:
@@ -202,7 +173,7 @@ def test_short_recordings_cost_no_more_than_long_ones(
 ) -> None:
     """Each recording once began with a reading at once: 2.6 % of a core where hooks count steps."""
     probe = make_probe(here)
-    monkeypatch.setattr(probe._sensors, "read_sensors", lambda: _burn_cpu(0.005))
+    monkeypatch.setattr(probe, "_read_sensors", lambda: _burn_cpu(0.005))
     probe.record(0.1)
     before = probe._core_s
     began = time.monotonic()
@@ -225,8 +196,8 @@ def test_hanging_driver_is_named_where_steps_are_counted(
     """Recordings of 0.2 s were once too short to notice the hang, and each left a thread behind."""
     hang = threading.Event()
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: 7.0)
-    monkeypatch.setattr(probe._sensors, "read_sensors", hang.wait)
-    meter = JobMeter(probe, NullActuator(Gears()), lambda event: None)
+    monkeypatch.setattr(probe, "_read_sensors", hang.wait)
+    meter = JobMeter(probe, NullActuator(OfferedSettings()), lambda event: None)
     threads, began = threading.active_count(), time.monotonic()
     with pytest.raises(ActuatorError, match="has not answered for 1 s"):
         meter._record_stretch(ProgressSource("steps", 1.0), 30.0)

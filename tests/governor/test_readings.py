@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.protocols import Settings
-from ekc.governor.readings import DefaultComparison, PhaseReadings
+from ekc.governor.readings import DefaultComparison, JobReading, PhaseReadings, ProgressRate
 
 LOW_LIMIT = Settings(sm_mhz=1500)
 NO_LIMIT = Settings()

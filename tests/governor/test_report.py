@@ -5,8 +5,8 @@ from __future__ import annotations
 from ekc.governor.event_records import Applied, Checked, Chosen, Shifted, Skipped
 from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.loop import _ControlLoop
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import make_iterations, make_job
 
@@ -45,7 +45,7 @@ def test_report_names_the_last_limits() -> None:
     """A default that was in force already once made no event, and the report named an earlier clock."""
     other = make_iterations(600, 1, (1, 4), (0.3, 0.8))
     run, book = SimulatedRun(make_job([make_iterations(600), other])), GovernorLog("GPU 0", True)
-    governor = _ControlLoop(run, run, Policy(), book.events.append, None)
+    governor = _ControlLoop(run, run, Policy(), book.events.append)
     governor._start_s = run.now()
     first = governor._learn_phase("large", None)
     clock = build_report(book).choice

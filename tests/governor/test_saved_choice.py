@@ -10,12 +10,10 @@ import pytest
 
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen
-from ekc.governor.live import check_name
-from ekc.governor.live.choice_file import ChoiceFile, make_conditions
 from ekc.governor.loop import govern
-from ekc.governor.policy import Policy
 from ekc.governor.protocols import Settings
-from ekc.governor.saved_choice import SavedChoice, SavedChoiceTried
+from ekc.governor.request import Policy, check_name
+from ekc.governor.saved_choice import ChoiceFile, SavedChoice, SavedChoiceTried, make_conditions
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import make_iterations, make_job, select_events
 
@@ -54,8 +52,8 @@ def test_choice_that_was_never_checked_is_not_kept() -> None:
 
 def test_wrong_choice_is_caught_and_the_job_is_searched(saved: list[SavedChoice]) -> None:
     (choice,) = saved
-    gears = JOB.card.gears().sm_mhz
-    low = max(x for x in gears if x < 0.8 * choice.settings.sm_mhz)
+    offered = JOB.card.list_offered().sm_mhz
+    low = max(x for x in offered if x < 0.8 * choice.settings.sm_mhz)
     wrong = replace(choice, settings=Settings(sm_mhz=low))
     events, _ = run_with([wrong], make_job([make_iterations(300)]))
     (tried,) = select_events(events, SavedChoiceTried)

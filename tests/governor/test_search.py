@@ -10,17 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.governor import objective
-from ekc.governor.curve_fit import CoefficientPrior, fit_curve
-from ekc.governor.job_reading import JobReading, ProgressRate
-from ekc.governor.policy import Policy
-from ekc.governor.protocols import Gears, Settings
-from ekc.governor.readings import PhaseReadings
-from ekc.governor.response_curve import POWER_CAP, SM_CLOCK, ResponsePrior, choose_control
-from ekc.governor.search import MAX_POINTS, LimitSearch
+from ekc.governor.decision import MAX_POINTS, LimitSearch, find_best
+from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
+from ekc.governor.request import Policy
+from ekc.governor.response_curve import (
+    POWER_CAP,
+    SM_CLOCK,
+    CoefficientPrior,
+    choose_control,
+    fit_curve,
+)
 
-GEARS = np.arange(600.0, 1996.0, 15.0)
-TOP_MHZ = GEARS[-1]
+VALUES = np.arange(600.0, 1996.0, 15.0)
+TOP_MHZ = VALUES[-1]
 
 
 class ClockLaw:
@@ -51,7 +54,7 @@ LAWS = st.builds(
 
 
 def make_search(policy: Policy) -> LimitSearch:
-    return LimitSearch(policy, SM_CLOCK, GEARS, ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior))
+    return LimitSearch(policy, SM_CLOCK, VALUES)
 
 
 def count_readings(search: LimitSearch, law: ClockLaw, seed: int) -> int:
@@ -68,9 +71,9 @@ def read_until_the_end(search: LimitSearch, law: ClockLaw, seed: int, noise: flo
     rng = np.random.default_rng(seed)
     ledger = PhaseReadings([law.make_reading(TOP_MHZ, rng, noise)])
     while (place := search.propose_next(ledger)) is not None:
-        # The top gear is the default.
-        group = ledger.default_readings if GEARS[place] == TOP_MHZ else ledger.other_readings
-        group.append(law.make_reading(GEARS[place], rng, noise))
+        # The top value is the default.
+        group = ledger.default_readings if VALUES[place] == TOP_MHZ else ledger.other_readings
+        group.append(law.make_reading(VALUES[place], rng, noise))
     return ledger
 
 
@@ -79,11 +82,11 @@ def read_until_the_end(search: LimitSearch, law: ClockLaw, seed: int, noise: flo
 def test_search_keeps_the_budget_with_most_of_the_saving(law: ClockLaw, seed: int) -> None:
     search, ledger = run_search(law, Policy(), seed)
     assert len(ledger.other_readings) + len(ledger.default_readings) - 1 <= MAX_POINTS
-    clock = search.choose_gear(ledger) or TOP_MHZ
+    clock = search.choose_value(ledger) or TOP_MHZ
     slowdown = law.compute_seconds(clock) - 1
     assert slowdown <= 0.05 + 0.01
-    energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS)
-    allowed = law.compute_seconds(GEARS) - 1 <= 0.05
+    energy = law.compute_seconds(VALUES) * law.compute_watts(VALUES)
+    allowed = law.compute_seconds(VALUES) - 1 <= 0.05
     best = 1 - energy[allowed].min() / energy[-1]
     mine = 1 - law.compute_seconds(clock) * law.compute_watts(clock) / energy[-1]
     assert mine >= 0.75 * best - 0.005
@@ -93,8 +96,8 @@ def test_search_keeps_the_budget_with_most_of_the_saving(law: ClockLaw, seed: in
 def test_search_of_energy_delay_products_ignores_the_budget(name: str, exponent: int) -> None:
     law = ClockLaw(0.2, 4.0, 300.0)
     search, ledger = run_search(law, Policy(objective=name))
-    scores = law.compute_watts(GEARS) * law.compute_seconds(GEARS) ** (1 + exponent)
-    clock = search.choose_gear(ledger) or TOP_MHZ
+    scores = law.compute_watts(VALUES) * law.compute_seconds(VALUES) ** (1 + exponent)
+    clock = search.choose_value(ledger) or TOP_MHZ
     mine = law.compute_watts(clock) * law.compute_seconds(clock) ** (1 + exponent)
     assert mine <= scores[-1]
     assert mine <= 1.05 * scores.min()
@@ -103,17 +106,17 @@ def test_search_of_energy_delay_products_ignores_the_budget(name: str, exponent:
 def test_search_for_speed_keeps_the_energy_budget() -> None:
     law = ClockLaw(0.9, 1.0, 350.0)
     search, ledger = run_search(law, Policy(objective="speed", min_saving=0.1))
-    clock = search.choose_gear(ledger)
+    clock = search.choose_value(ledger)
     saving = 1 - law.compute_seconds(clock) * law.compute_watts(clock) / law.compute_watts(TOP_MHZ)
     assert saving >= 0.085
-    energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS) / law.compute_watts(TOP_MHZ)
-    fastest = GEARS[energy <= 0.9].max()
+    energy = law.compute_seconds(VALUES) * law.compute_watts(VALUES) / law.compute_watts(TOP_MHZ)
+    fastest = VALUES[energy <= 0.9].max()
     assert clock >= 0.94 * fastest
 
 
 def test_saving_that_no_clock_reaches_leaves_the_default() -> None:
     search, ledger = run_search(ClockLaw(0.9, 1.0, 60.0), Policy(objective="speed", min_saving=0.9))
-    assert search.choose_gear(ledger) is None
+    assert search.choose_value(ledger) is None
 
 
 def test_search_reads_less_where_little_of_the_job_is_left() -> None:
@@ -131,28 +134,28 @@ def test_slowdown_without_progress_is_bounded_by_the_clock() -> None:
     rng = np.random.default_rng(0)
     law = ClockLaw(0.3, 2.0, 300.0)
     silent = [replace(law.make_reading(c, rng), pace=ProgressRate()) for c in (TOP_MHZ, 1800.0)]
-    clock = make_search(Policy()).choose_gear(PhaseReadings([silent[0]], [silent[1]]))
+    clock = make_search(Policy()).choose_value(PhaseReadings([silent[0]], [silent[1]]))
     assert TOP_MHZ / clock - 1 <= 0.05
 
 
 def test_outlier_does_not_decide_the_choice() -> None:
     law = ClockLaw(1.0, 1.0, 300.0)
     search, ledger = run_search(law, Policy())
-    before = search.choose_gear(ledger)
+    before = search.choose_value(ledger)
     stray = law.make_reading(before, np.random.default_rng(1))
     for _ in range(3):
         ledger.other_readings.append(law.make_reading(before, np.random.default_rng(2)))
     ledger.other_readings.append(replace(stray, pace=ProgressRate(2 * stray.pace.beats, 0.002)))
-    after = search.choose_gear(ledger)
+    after = search.choose_value(ledger)
     assert abs(after / before - 1) < 0.03
 
 
 def test_find_best_by_objective() -> None:
     slow, saved = np.array([0.0, 0.04, 0.2]), np.array([0.0, 0.1, 0.3])
-    assert objective.find_best(Policy(), slow, saved) == 1
-    assert objective.find_best(Policy(objective="edp"), slow, saved) == 2
-    assert objective.find_best(Policy(objective="speed", min_saving=0.05), slow, saved) == 1
-    assert objective.find_best(Policy(objective="speed", min_saving=0.5), slow, saved) is None
+    assert find_best(Policy(), slow, saved) == 1
+    assert find_best(Policy(objective="edp"), slow, saved) == 2
+    assert find_best(Policy(objective="speed", min_saving=0.05), slow, saved) == 1
+    assert find_best(Policy(objective="speed", min_saving=0.5), slow, saved) is None
 
 
 @pytest.mark.parametrize(
@@ -171,8 +174,8 @@ def test_policy_refuses_bad_values(wrong, message) -> None:
 
 
 def test_control_is_the_clock_before_the_cap() -> None:
-    assert choose_control(Gears(sm_mhz=(1000, 1100), power_w=(100.0,))) is SM_CLOCK
-    assert choose_control(Gears(power_w=(100.0, 200.0))) is POWER_CAP
+    assert choose_control(OfferedSettings(sm_mhz=(1000, 1100), power_w=(100.0,))) is SM_CLOCK
+    assert choose_control(OfferedSettings(power_w=(100.0, 200.0))) is POWER_CAP
     assert POWER_CAP.make_settings(150.0) == Settings(power_w=150.0)
 
 
@@ -215,9 +218,9 @@ def test_choice_keeps_the_budget_under_noise(noise: float) -> None:
         rng = np.random.default_rng(seed)
         law = ClockLaw(rng.uniform(0.3, 1.0), rng.choice([1.0, 2.0, 4.0]), rng.uniform(100, 400))
         search, ledger = run_search(law, Policy(), seed, noise)
-        clock = search.choose_gear(ledger) or TOP_MHZ
-        energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS)
-        best = 1 - energy[law.compute_seconds(GEARS) <= 1.05].min() / energy[-1]
+        clock = search.choose_value(ledger) or TOP_MHZ
+        energy = law.compute_seconds(VALUES) * law.compute_watts(VALUES)
+        best = 1 - energy[law.compute_seconds(VALUES) <= 1.05].min() / energy[-1]
         slowdowns.append(law.compute_seconds(clock) - 1)
         shares.append((1 - law.compute_seconds(clock) * law.compute_watts(clock) / energy[-1]) / best)
     assert np.mean(np.array(slowdowns) > 0.055) <= 0.05
@@ -250,11 +253,11 @@ def test_limits_that_do_not_bind_do_not_end_the_search(is_clock_known: bool, cor
 
     ledger, search = PhaseReadings([read(TOP_MHZ)]), make_search(Policy())
     while (place := search.propose_next(ledger)) is not None:
-        group = ledger.default_readings if GEARS[place] == TOP_MHZ else ledger.other_readings
-        group.append(read(GEARS[place]))
-    clock = search.choose_gear(ledger)
-    energy = law.compute_seconds(GEARS) * law.compute_watts(GEARS)
-    best = 1 - energy[law.compute_seconds(GEARS) <= 1.05].min() / energy[-1]
+        group = ledger.default_readings if VALUES[place] == TOP_MHZ else ledger.other_readings
+        group.append(read(VALUES[place]))
+    clock = search.choose_value(ledger)
+    energy = law.compute_seconds(VALUES) * law.compute_watts(VALUES)
+    best = 1 - energy[law.compute_seconds(VALUES) <= 1.05].min() / energy[-1]
     assert 1 - law.compute_seconds(clock) * law.compute_watts(clock) / energy[-1] >= 0.75 * best
     assert law.compute_seconds(clock) <= 1.055
 
@@ -291,22 +294,20 @@ def test_low_memory_clock_may_slow_a_job_more_than_its_sm_clock() -> None:
     reading = replace(low, pace=pace, settings=Settings(sm_mhz=1800, memory_mhz=810))
     search = replace(make_search(Policy(objective="edp")), memory_mhz=810)
     response = search.fit_response(PhaseReadings([whole], [reading]))
-    expected = response.slowdown[np.searchsorted(GEARS, 1800.0)]
+    expected = response.slowdown[np.searchsorted(VALUES, 1800.0)]
     assert expected == pytest.approx(clock_slowdown + 0.06, abs=0.01)
 
 
 @pytest.mark.parametrize("default_mhz", [400.0, 600.0, 610.0, 1410.0, 1700.0, float("nan")])
-@pytest.mark.parametrize("gears", [GEARS, GEARS[-1:], GEARS[:2], np.array([1000.0, 1980.0, 1995.0])])
-def test_search_ends_wherever_the_default_lies(default_mhz: float, gears: np.ndarray) -> None:
-    """It once measured the default for ever where no gear was below it."""
+@pytest.mark.parametrize("values", [VALUES, VALUES[-1:], VALUES[:2], np.array([1000.0, 1980.0, 1995.0])])
+def test_search_ends_wherever_the_default_lies(default_mhz: float, values: np.ndarray) -> None:
+    """It once measured the default for ever where no value was below it."""
     law, rng = ClockLaw(0.8, 1.0, 300.0), np.random.default_rng(0)
-    model = ResponsePrior(CoefficientPrior((1.0, 1.0), (0.1, 0.1)), CoefficientPrior((0.0, 0.0), (0.1, 0.1)))
     for policy in (Policy(), Policy(max_slowdown=0), Policy(objective="edp"), Policy(objective="speed")):
-        for predicted in (None, model):
-            ledger = PhaseReadings([replace(law.make_reading(TOP_MHZ, rng), clock_mhz=default_mhz)])
-            search = replace(make_search(policy), gears=gears, predicted_prior=predicted)
-            while (place := search.propose_next(ledger)) is not None:
-                is_default = gears[place] >= search.get_default_limit(ledger)
-                group = ledger.default_readings if is_default else ledger.other_readings
-                group.append(replace(law.make_reading(TOP_MHZ if is_default else gears[place], rng)))
-                assert len(ledger.default_readings) + len(ledger.other_readings) <= MAX_POINTS + 1
+        ledger = PhaseReadings([replace(law.make_reading(TOP_MHZ, rng), clock_mhz=default_mhz)])
+        search = replace(make_search(policy), values=values)
+        while (place := search.propose_next(ledger)) is not None:
+            is_default = values[place] >= search.get_default_limit(ledger)
+            group = ledger.default_readings if is_default else ledger.other_readings
+            group.append(replace(law.make_reading(TOP_MHZ if is_default else values[place], rng)))
+            assert len(ledger.default_readings) + len(ledger.other_readings) <= MAX_POINTS + 1

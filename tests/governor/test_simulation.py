@@ -11,8 +11,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import SIMULATED_CARDS, find_card
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import compute_costs, find_clock_indices
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs, find_clock_indices
 
 JOBS = st.builds(
     sample_job,
@@ -91,15 +90,6 @@ def test_sensors_average_and_lose_readings() -> None:
     assert 0.97 * 3000 < len(slow) < 3000
     assert np.all(np.diff(slow.time_s) > 0)
     assert set(np.unique(slow.sm_util)) <= set(range(101))
-
-
-def test_counter_windows_cost_time_with_a_profiler() -> None:
-    run = SimulatedRun(sample_job(3, "compute", "rtx3090", 300.0))
-    counted = run.read_counters(30.0)
-    assert 0 < counted["fma"] + counted["tensor"] < 120
-    assert run.counter_windows == [(0.0, 0)]
-    run_to_end(run)
-    assert run.now() > 300.0 + 2.0
 
 
 def test_steps_need_hooks() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from ekc.governor.event_records import Applied, Chosen, LimitsTaken, Measured
-from ekc.governor.protocols import Gears, Limit, LimitTaken, Settings
+from ekc.governor.protocols import Limit, LimitTaken, OfferedSettings, Settings
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.governor.helpers import (
     end_job,
@@ -33,11 +33,13 @@ class TakenRun(SimulatedRun):
     def taken_limits(self) -> frozenset[Limit]:
         return frozenset({self.limit} if self.now() > self.taken_s else ())
 
-    def gears(self) -> Gears:
-        found = super().gears()
+    def list_offered(self) -> OfferedSettings:
+        found = super().list_offered()
         if not self.taken_limits():
             return found
-        return Gears() if self.limit == "sm_mhz" else Gears(found.sm_mhz, found.memory_mhz)
+        return (
+            OfferedSettings() if self.limit == "sm_mhz" else OfferedSettings(found.sm_mhz, found.memory_mhz)
+        )
 
     def apply(self, settings: Settings) -> None:
         super().apply(settings)

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from ekc.devices.device import Clocks
+from ekc.devices.device import OfferedClocks
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import ActuatorError
 from ekc.search.data.options import SearchMethod
@@ -87,7 +87,7 @@ def test_ctrl_c_keeps_clocks_measured_before(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_clocks_that_cannot_be_set_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "this process lacks CAP_SYS_ADMIN, which root has, and no zeusd runs"
-    monkeypatch.setattr(SimulatedDevice, "clocks", lambda _: Clocks(reason=reason))
+    monkeypatch.setattr(SimulatedDevice, "clocks", lambda _: OfferedClocks(reason=reason))
     result = tune(clocks="search")
     assert result.best.ok
     assert result.clock_front == ()

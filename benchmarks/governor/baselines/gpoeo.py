@@ -21,12 +21,12 @@ from benchmarks.governor.baselines.odpp import (
     measure_period_point,
     measure_rate_point,
 )
-from benchmarks.governor.predict.model import CLOCK_RATIOS
+from benchmarks.governor.counted_run import CountedRun
+from benchmarks.governor.predict.model import CLOCK_RATIOS, ResponseModel
 from ekc.governor.job_meter import JobEnded, JobMeter
-from ekc.governor.job_reading import JobReading, ProgressRate
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.phase import ResponseModel
-from ekc.governor.protocols import Actuator, Probe, Settings
+from ekc.governor.protocols import Settings
+from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.samples import Values
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2
@@ -141,21 +141,20 @@ class _PeriodLost(Exception):
     """The period is no longer found."""
 
 
-def run_gpoeo(probe: Probe, actuator: Actuator, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
+def run_gpoeo(run: CountedRun, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
     """Govern one job until it ends; `rule`: by default the published one."""
     with contextlib.suppress(JobEnded):
-        _GpoeoRun(probe, actuator, model, rule or GpoeoRule()).run_forever()
+        _GpoeoRun(run, model, rule or GpoeoRule()).run_forever()
 
 
 class _GpoeoRun:
-    def __init__(self, probe: Probe, actuator: Actuator, model: ResponseModel, rule: GpoeoRule) -> None:
+    def __init__(self, run: CountedRun, model: ResponseModel, rule: GpoeoRule) -> None:
         self._rule = rule
-        self._meter = JobMeter(probe, actuator, lambda event: None)
-        self._actuator = actuator
+        self._run, self._meter = run, JobMeter(run, run, lambda event: None)
         self._model = model
-        clocks = np.array(actuator.gears().sm_mhz, float)
+        clocks = np.array(run.list_offered().sm_mhz, float)
         self._gears = clocks[clocks >= LOWEST_SHARE * clocks[-1]]
-        self._memory_clocks = actuator.gears().memory_mhz
+        self._memory_clocks = run.list_offered().memory_mhz
         self._memory_mhz: int | None = None
         self._period_s: float | None = None
         self._is_periodic = True
@@ -191,7 +190,7 @@ class _GpoeoRun:
     def _set_gear(self, place: int | None, settle: float = STEP_SETTLE_S, memory: int | None = None) -> None:
         clock = None if place is None else int(self._gears[place])
         settings = Settings(sm_mhz=clock, memory_mhz=memory or self._memory_mhz)
-        self._actuator.apply(settings)
+        self._run.apply(settings)
         self._meter.record(settle)
 
     def _measure_counters(self) -> dict[str, float]:
@@ -202,7 +201,7 @@ class _GpoeoRun:
         point = measure_period_point(self._meter, FIRST_WINDOW_S)
         self._store_period(point)
         each = 1.1 * point.seconds if point else RATE_WINDOW_S
-        groups = [self._meter.probe.read_counters(each) for _ in range(COUNTER_GROUPS)]
+        groups = [self._run.read_counters(each) for _ in range(COUNTER_GROUPS)]
         counters = [group for group in groups if group]
         return {n: float(np.mean([c[n] for c in counters])) for n in counters[0]} if counters else {}
 
@@ -212,14 +211,14 @@ class _GpoeoRun:
         self._window_s = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
 
     def _measure_under(self, settings: Settings) -> CostPoint:
-        self._actuator.apply(settings)
+        self._run.apply(settings)
         self._meter.record(STEP_SETTLE_S)
         return self._measure_point()
 
     def _measure_point(self) -> CostPoint:
         """Seconds and joules of a period near the last one, or per instruction without a period."""
         if not self._is_periodic or self._period_s is None:
-            return measure_rate_point(self._meter, RATE_WINDOW_S)
+            return measure_rate_point(self._run, self._meter, RATE_WINDOW_S)
         start, joules = self._meter.probe.now(), self._meter.probe.read_energy_j()
         samples = self._meter.record(max(self._window_s, 2.5 * self._period_s))
         shortest, longest = NEXT_PERIOD_RANGE

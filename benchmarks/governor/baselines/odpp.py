@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period import detect_period
 from ekc.governor.protocols import Actuator, Probe, Settings
@@ -82,10 +83,10 @@ def measure_period_point(meter: JobMeter, first_window_s: float) -> CostPoint | 
         samples = concatenate_samples(samples, meter.record(max(5.0, 0.3 * lasted)))
 
 
-def measure_rate_point(meter: JobMeter, seconds: float) -> CostPoint:
+def measure_rate_point(run: CountedRun, meter: JobMeter, seconds: float) -> CostPoint:
     """Seconds and joules per instruction in arbitrary units, by counters, for work without a period."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
-    counters = meter.probe.read_counters(seconds)
+    counters = run.read_counters(seconds)
     watts = (meter.probe.read_energy_j() - joules) / max(1e-9, meter.probe.now() - start)
     samples = meter.record(1.0)
     if not counters:
@@ -124,7 +125,7 @@ class _OdppRun:
     def __init__(self, probe: Probe, actuator: Actuator) -> None:
         self._meter = JobMeter(probe, actuator, lambda event: None)
         self._actuator = actuator
-        self._gears = np.array(actuator.gears().sm_mhz, float)
+        self._gears = np.array(actuator.list_offered().sm_mhz, float)
 
     def run_forever(self) -> None:
         while True:

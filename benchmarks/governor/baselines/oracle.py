@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
-from ekc.governor.policy import Policy
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs
+from ekc.governor.decision import find_best
+from ekc.governor.request import Policy
+from ekc.governor.simulation.simulated_run import SimulatedJob, compute_costs
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
     clocks = []
     for time, energy in zip(costs.seconds, costs.joules, strict=True):
         slowdown, saving = time / time[-1, -1] - 1, 1 - energy / energy[-1, -1]
-        place = objective.find_best(policy, slowdown.ravel(), saving.ravel())
+        place = find_best(policy, slowdown.ravel(), saving.ravel())
         memory, gear = np.unravel_index(time.size - 1 if place is None else place, time.shape)
         seconds += float(time[memory, gear])
         joules += float(energy[memory, gear])

@@ -27,7 +27,7 @@ def run_zeus_sweep(probe: Probe, actuator: Actuator) -> None:
     meter = JobMeter(probe, actuator, lambda event: None)
     with contextlib.suppress(JobEnded):
         seconds: dict[float, float] = {}
-        for cap in reversed(actuator.gears().power_w):
+        for cap in reversed(actuator.list_offered().power_w):
             actuator.apply(Settings(power_w=cap))
             _time_steps(meter, WARM_UP_STEPS)
             seconds[cap] = _time_steps(meter, PROFILED_STEPS)

@@ -16,8 +16,8 @@ from benchmarks.governor.predict.model import (
     TrainingRow,
     fit_coefficients,
 )
-from ekc.governor.objective import find_best
-from ekc.governor.policy import Policy
+from ekc.governor.decision import find_best
+from ekc.governor.request import Policy
 from ekc.governor.response_curve import compute_lengthening, compute_reduction
 from ekc.governor.samples import Values
 

@@ -8,16 +8,15 @@ are trained on simulated jobs (`train.py`); recordings of a real card can be use
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ekc.governor.job_reading import JobReading
+from ekc.governor.readings import JobReading
 from ekc.governor.response_curve import (
     CoefficientPrior,
-    ResponsePrior,
     compute_lengthening,
     compute_reduction,
 )
@@ -58,6 +57,10 @@ class CoefficientSpread:
     """Standard deviations of the coefficients of the power."""
 
 
+ResponseModel = Callable[[Mapping[str, float], JobReading], "ResponsePrior"]
+"""Predicts a job from its counters, which may be missing, and the reading at the default."""
+
+
 def build_features(counters: Mapping[str, float], reading: JobReading) -> tuple[float, ...]:
     """The inputs of the trees but the clock ratio; NaN for a counter that is missing or not permitted."""
     measured = {"sm_util": reading.sm_util, "memory_util": reading.memory_util, "watts": reading.watts}
@@ -66,8 +69,16 @@ def build_features(counters: Mapping[str, float], reading: JobReading) -> tuple[
 
 
 @dataclass(frozen=True)
+class ResponsePrior:
+    """Predicted slowdown over the lengthening of a clock cycle, and power over the reduction of the clock."""
+
+    time: CoefficientPrior
+    power: CoefficientPrior
+
+
+@dataclass(frozen=True)
 class BoostedModel:
-    """The trees of one card; a call returns the prior with which `govern` begins."""
+    """The trees of one card; a call predicts a job (`ResponseModel`)."""
 
     trained_on: str
     """Description of the training rows for people, e.g. "12 simulated jobs of each kind"."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.governor.counted_run import CountedRun
 from benchmarks.governor.predict.cross_validation import UNIT_SPREAD, estimate_spread, remove_counters
 from benchmarks.governor.predict.model import (
     COUNTERS,
@@ -18,12 +19,11 @@ from benchmarks.governor.predict.model import (
     build_features,
 )
 from ekc.governor.job_meter import make_reading
-from ekc.governor.job_reading import ProgressRate
 from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import Settings
+from ekc.governor.readings import ProgressRate
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_job import PhaseCosts, SimulatedJob, compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.simulation.simulated_run import PhaseCosts, SimulatedJob, compute_costs
 from ekc.search.cost_model.xgboost_model import train_trees
 
 WATCH_S = 30.0
@@ -47,7 +47,7 @@ JOB_SECONDS = 600.0
 
 def build_rows(job: SimulatedJob, seed: int = 1) -> list[TrainingRow]:
     """Rows of a job: readings at the default clock, exact costs of its first phase at the other clocks."""
-    run = SimulatedRun(job, seed)
+    run = CountedRun(job, seed)
     start, joules = run.now(), run.read_energy_j()
     samples = run.record(WATCH_S)
     seconds = run.now() - start

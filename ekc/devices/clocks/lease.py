@@ -19,8 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ekc.devices.clocks.daemon.actuator import DaemonActuator, lease_from_daemon
-from ekc.devices.clocks.daemon.client import DaemonLimits
+from ekc.devices.clocks.daemon.client import DaemonActuator, DaemonLimits, lease_from_daemon
 from ekc.devices.clocks.lease_file import GUARD_READY, format_lease
 from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S

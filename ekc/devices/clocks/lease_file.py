@@ -16,7 +16,6 @@ import os
 import re
 import socket
 import stat
-import struct
 import tempfile
 import time
 import uuid
@@ -24,17 +23,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ekc.devices.clocks.daemon.callers import describe_user, read_process_uid
-from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings
+from ekc.devices.clocks.daemon.callers import describe_user, read_caller
+from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput, RecordError
+from ekc.processes.process_facts import read_user_id
 
 LEASE_VERSION = 1
 GUARD_READY = b"ready\n"
 """Line that a guard prints when it watches."""
-MAX_LIMIT = 1_000_000
-"""Clocks in MHz and caps in watts of a lease are below this."""
 _GPU_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 """UUID of a GPU, which is also the name of its lease file."""
 MAX_LEASE_BYTES = 16 << 10
@@ -157,11 +154,11 @@ def parse_lease(text: bytes) -> Lease:
             id=str(found["id"]),
             reference=ActuatorReference(**found["reference"]),
             label=str(found["label"]),
-            previous=_parse_settings(found["previous"]),
+            previous=parse_settings(found["previous"]),
             touched=tuple(limit for limit in LIMITS if limit in found["touched"]),
             governor=int(found["governor"]),
             boot=str(found.get("boot", "")),
-            in_force=_parse_settings(found.get("in_force", {})),
+            in_force=parse_settings(found.get("in_force", {})),
             possible_caps_w=None if caps is None else tuple(float(cap) for cap in caps),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
@@ -172,16 +169,6 @@ def parse_lease(text: bytes) -> Lease:
     if not _GPU_NAME.fullmatch(reference.gpu):
         raise ValueError("it names no GPU")
     return lease
-
-
-def _parse_settings(found: dict[str, Any]) -> Settings:
-    values = {limit: found.get(limit) for limit in LIMITS}
-    for limit, value in values.items():
-        kinds = (int, float) if limit == "power_w" else (int,)
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value < MAX_LIMIT):
-            raise ValueError(f"{limit} is no limit")
-    return Settings(**values)
 
 
 def _refuse_constant(text: str) -> float:
@@ -364,9 +351,8 @@ def _find_socket_holder(gpu: str) -> GovernorProcess | None:
 
 
 def _read_peer(client: socket.socket) -> GovernorProcess:
-    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return GovernorProcess(pid, uid)
+    caller = read_caller(client)
+    return GovernorProcess(caller.pid, caller.uid)
 
 
 def does_governor_answer(gpu: str) -> bool:
@@ -392,7 +378,7 @@ def _find_silent_holder(gpu: str) -> GovernorProcess:
             with contextlib.suppress(OSError):
                 if os.readlink(link) in targets:
                     pid = int(link.parts[2])
-                    return GovernorProcess(pid, read_process_uid(pid))
+                    return GovernorProcess(pid, read_user_id(pid))
     return GovernorProcess()
 
 

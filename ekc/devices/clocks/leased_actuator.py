@@ -18,12 +18,13 @@ from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    Gears,
     Limit,
     LimitReading,
     LimitSetter,
     LimitTaken,
+    OfferedSettings,
     Settings,
+    select_offered,
 )
 from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
 from ekc.errors import ActuatorError, EkcError, RecordError
@@ -94,14 +95,11 @@ class LeasedActuator:
         """Label of the actuator."""
         return self._limit_setter.label
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set, up to the limits before the lease; none once others have set a clock."""
-        if self._taken_limits - {"power_w"}:
-            return Gears()
-        gears: dict[str, Any] = {
-            limit: () if limit in self._taken_limits else self._list_allowed_values(limit) for limit in LIMITS
-        }
-        return Gears(**gears)
+        return select_offered(
+            self._limit_setter.list_offered(), Settings(), self.lease.previous, self._taken_limits
+        )
 
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set since the lease began."""
@@ -323,11 +321,6 @@ class LeasedActuator:
     def _adopt_lease(self, lease: Lease) -> None:
         self.lease = lease
         self._tell_guard()
-
-    def _list_allowed_values(self, limit: Limit) -> tuple[int | float, ...]:
-        bound = getattr(self.lease.previous, limit)
-        gears: tuple[int | float, ...] = getattr(self._limit_setter.gears(), limit)
-        return gears if bound is None else tuple(gear for gear in gears if gear <= bound)
 
     def _bound_value(self, limit: Limit, value: float | None) -> float | None:
         bound: float | None = getattr(self.lease.previous, limit)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from ekc.errors import ActuatorError
 
@@ -16,6 +17,9 @@ LIMIT_NAMES: Final[dict[Limit, str]] = {
     "power_w": "the power cap",
 }
 """Names of the limits for people."""
+_UNITS: Final[dict[Limit, str]] = {"sm_mhz": "whole MHz", "memory_mhz": "whole MHz", "power_w": "W"}
+MAX_LIMIT = 1_000_000
+"""MHz and watts that no board has."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,18 @@ class Settings:
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     power_w: float | None = None
+
+
+def parse_settings(values: Mapping[str, Any]) -> Settings:
+    """Settings from a file or a message, whoever wrote it. A missing limit is None, other keys are ignored.
+    Raises `ValueError` for values that are no limits."""
+    found: dict[str, Any] = {limit: values.get(limit) for limit in LIMITS}
+    for limit in LIMITS:
+        value, kinds = found[limit], (int, float) if limit == "power_w" else (int,)
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < MAX_LIMIT):
+            raise ValueError(f"{limit} is {repr(value)[:40]}; give {_UNITS[limit]} above 0")
+    return Settings(**found)
 
 
 def format_settings(settings: Settings) -> str:
@@ -56,12 +72,27 @@ class LimitReading:
 
 
 @dataclass(frozen=True)
-class Gears:
+class OfferedSettings:
     """Values that an actuator can set, each tuple ascending; empty for a limit that it cannot set."""
 
     sm_mhz: tuple[int, ...] = ()
     memory_mhz: tuple[int, ...] = ()
     power_w: tuple[float, ...] = ()
+
+
+def select_offered(
+    offered: OfferedSettings, lowest: Settings, highest: Settings, taken: Set[Limit]
+) -> OfferedSettings:
+    """Values between two settings, of the limits that others have not taken; none once others have set a
+    clock."""
+    if taken - {"power_w"}:
+        return OfferedSettings()
+    values: dict[str, Any] = {}
+    for limit in LIMITS:
+        low, high = getattr(lowest, limit) or 0, getattr(highest, limit)
+        allowed = (x for x in getattr(offered, limit) if low <= x and (high is None or x <= high))
+        values[limit] = () if limit in taken else tuple(allowed)
+    return OfferedSettings(**values)
 
 
 @dataclass(frozen=True)
@@ -91,7 +122,7 @@ class LimitSetter(Protocol):
     def reference(self) -> ActuatorReference:
         """Reference for another process."""
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set here."""
 
     def settings(self) -> Settings:

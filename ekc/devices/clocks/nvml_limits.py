@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.clocks.limits import ActuatorReference, Gears, Limit, LimitReading, Settings
+from ekc.devices.clocks.limits import (
+    LIMIT_NAMES,
+    ActuatorReference,
+    Limit,
+    LimitReading,
+    OfferedSettings,
+    Settings,
+)
 from ekc.devices.nvml.library import (
     THROTTLE_FUNCTIONS,
     call_nvml,
@@ -41,13 +48,13 @@ class NvmlLimitReader:
         self.product_name = str(self._call("name", "nvmlDeviceGetName"))
         self.name = f"GPU {self.index} ({self.product_name})"
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that can be set: clocks that this architecture can limit, and power in steps of 5 W."""
         arch = self._call("architecture", "nvmlDeviceGetArchitecture")
         is_known = arch != _UNKNOWN_ARCHITECTURE
         memory = self._read_clocks("nvmlDeviceGetSupportedMemoryClocks")
         sm = self._read_clocks("nvmlDeviceGetSupportedGraphicsClocks", memory[-1]) if memory else ()
-        return Gears(
+        return OfferedSettings(
             sm_mhz=sm if is_known and arch >= _VOLTA else (),
             memory_mhz=memory if is_known and arch >= _AMPERE else (),
             power_w=self._read_power_caps(),
@@ -133,11 +140,11 @@ class BoardLimits:
 
     def __init__(self, uuid: str) -> None:
         self._board = NvmlLimitReader(uuid)
-        self._gears = self._board.gears()
+        self._offered = self._board.list_offered()
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that this card can be set to."""
-        return self._gears
+        return self._offered
 
     def settings(self) -> Settings:
         """The power cap; clock limits cannot be read."""
@@ -153,7 +160,7 @@ class BoardLimits:
 
     def _make_clock_range(self, limit: Limit, mhz: float) -> tuple[int, int]:
         """The lowest clock that can be set, and the upper limit."""
-        return min(min(getattr(self._gears, limit), default=0), int(mhz)), int(mhz)
+        return min(min(getattr(self._offered, limit), default=0), int(mhz)), int(mhz)
 
 
 class NvmlLimits(BoardLimits):
@@ -171,7 +178,7 @@ class NvmlLimits(BoardLimits):
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where setting is not permitted."""
-        if not self._gears.power_w:
+        if not self._offered.power_w:
             return  # E.g. a laptop: permission shows when the first clock is set.
         library, handle = self._board.library, self._board.handle
         now = call_nvml("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
@@ -181,7 +188,7 @@ class NvmlLimits(BoardLimits):
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; clocks from the lowest value up to the given one."""
-        what = f"setting {_LIMIT_NAMES[limit]} of {self._board.name}"
+        what = f"setting {LIMIT_NAMES[limit]} of {self._board.name}"
         library, handle = self._board.library, self._board.handle
         if limit == "power_w":
             milliwatts = self._convert_to_milliwatts(value)
@@ -193,7 +200,6 @@ class NvmlLimits(BoardLimits):
             call_nvml(what, lock, handle, *self._make_clock_range(limit, value))
 
 
-_LIMIT_NAMES = {"sm_mhz": "the SM clock", "memory_mhz": "the memory clock", "power_w": "the power limit"}
 _LOCK_FUNCTIONS = {"sm_mhz": "nvmlDeviceSetGpuLockedClocks", "memory_mhz": "nvmlDeviceSetMemoryLockedClocks"}
 _RESET_FUNCTIONS = {
     "sm_mhz": "nvmlDeviceResetGpuLockedClocks",

@@ -13,7 +13,7 @@ from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
-from ekc.devices.device import Clocks
+from ekc.devices.device import OfferedClocks
 from ekc.devices.nvml.library import explain_refusal
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
@@ -33,20 +33,20 @@ class SmClockControl:
         self._lease_keeper: LeaseKeeper | None = None
         detach_in_children(self)
 
-    def list_clocks(self) -> Clocks:
+    def list_clocks(self) -> OfferedClocks:
         """Clocks that can be set, ascending, or why none can. Nothing is tried: a driver may still refuse."""
         current = self._sensors.clock_mhz()
         if self._sensors.explain_sharing():
-            return Clocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
+            return OfferedClocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
         refused = explain_refusal()
         if refused and client.find_socket() is None and zeusd.find_daemon_address() is None:
-            return Clocks(reason=f"{refused}, and no daemon runs", current_mhz=current)
+            return OfferedClocks(reason=f"{refused}, and no daemon runs", current_mhz=current)
         try:
-            mhz = NvmlLimitReader(self._sensors.uuid).gears().sm_mhz
+            mhz = NvmlLimitReader(self._sensors.uuid).list_offered().sm_mhz
         except ActuatorError as problem:
-            return Clocks(reason=str(problem), current_mhz=current)
+            return OfferedClocks(reason=str(problem), current_mhz=current)
         reason = "" if mhz else f"{self._sensors.name} has no SM clock that can be limited"
-        return Clocks(mhz, reason, current)
+        return OfferedClocks(mhz, reason, current)
 
     @contextmanager
     def fix_clock(self, mhz: int) -> Iterator[None]:
@@ -61,7 +61,7 @@ class SmClockControl:
             )
             atexit.register(self.close)
         actuator = self._lease_keeper.actuators[0]
-        offered = Clocks(actuator.gears().sm_mhz, "it has no SM clock that can be limited")
+        offered = OfferedClocks(actuator.list_offered().sm_mhz, "it has no SM clock that can be limited")
         if refusal := offered.explain_refusal(mhz):
             raise DeviceError(f"{self._sensors.name} cannot be set to {mhz} MHz: {refusal}")
         try:

@@ -48,7 +48,7 @@ class ZeusdLimits(BoardLimits):
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where the daemon refuses."""
-        if self._gears.power_w:
+        if self._offered.power_w:
             self.set_limit("power_w", self._board.settings().power_w)
 
     def set_limit(self, limit: Limit, value: float | None) -> None:

@@ -36,9 +36,9 @@ from ekc.devices.cuda.messages import (
     make_work,
 )
 from ekc.devices.device import (
-    Clocks,
     MeasurementConditions,
     Metering,
+    OfferedClocks,
     OutputSample,
     OutputSelection,
     Prior,
@@ -171,7 +171,7 @@ class CudaDevice:
         """As `meter`, on a GPU that is hot from the kernel before; `ekc.devices.metering.meter.run_hot`."""
         return self._meter_on_gpu(kernel, seconds, run_hot)
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> OfferedClocks:
         """Clocks that can be set here, or the reason why none can; nothing is tried."""
         return self._gpus[0].clocks.list_clocks()
 

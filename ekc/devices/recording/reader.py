@@ -17,7 +17,7 @@ from typing import Any
 
 from ekc.codegen.compiled import CompiledKernel, Resources
 from ekc.devices.analytic_prior import predict_prior
-from ekc.devices.device import Clocks, MeasurementT, Metering, Prior, Quantities, Timing
+from ekc.devices.device import MeasurementT, Metering, OfferedClocks, Prior, Quantities, Timing
 from ekc.devices.measurement_json import dataclass_from_json, metering_from_json, timing_from_json
 from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording, unpack_members
 from ekc.display import format_line
@@ -224,9 +224,9 @@ class RecordedDevice:
         """The analytic prior for the peaks of the recorded device."""
         return predict_prior(quantities, self.peaks)
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> OfferedClocks:
         """No clocks: a recording was made at one clock."""
-        return Clocks(reason=f"{self.label} was recorded at {self.clock_regime} only")
+        return OfferedClocks(reason=f"{self.label} was recorded at {self.clock_regime} only")
 
     def at_clock(self, mhz: int) -> RecordedDevice:
         """Raises `DeviceError`."""

@@ -15,9 +15,9 @@ import numpy as np
 from ekc.codegen.compiled import CompiledKernel, Launch, digest_kernel, identify_kernel
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import (
-    Clocks,
     MeasurementConditions,
     Metering,
+    OfferedClocks,
     Prior,
     Quantities,
     Timing,
@@ -159,9 +159,9 @@ class SimulatedDevice:
         """The analytic prior: the models of this package would know what they are asked to find."""
         return predict_prior(quantities, self.peaks)
 
-    def clocks(self) -> Clocks:
+    def clocks(self) -> OfferedClocks:
         """All clocks of the spec."""
-        return Clocks(mhz=self._spec.list_clocks_mhz(), current_mhz=self._clock_mhz)
+        return OfferedClocks(mhz=self._spec.list_clocks_mhz(), current_mhz=self._clock_mhz)
 
     def at_clock(self, mhz: int) -> SimulatedDevice:
         """The same device with its SM clock fixed at another value."""

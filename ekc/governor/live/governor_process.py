@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import GovernedElsewhereError
 from ekc.errors import DriverTrouble, EkcError
-from ekc.governor.live.board_watch import BoardWatch
 from ekc.governor.live.governed_job import GovernedJob
-from ekc.governor.live.gpus import GpuChoice, find_job_gpus, find_seen_gpus
+from ekc.governor.live.gpus import BoardWatch, GpuChoice, find_job_gpus, find_seen_gpus
 from ekc.governor.live.steps import StepReader
-from ekc.governor.policy import GovernorRequest
+from ekc.governor.request import GovernorRequest
 
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog
-    from ekc.governor.live.opened_session import GovernorListener, OpenedSession
+    from ekc.governor.live.loop_choice import LoopFunction
     from ekc.governor.live.probe import JobProbeFactory
-    from ekc.governor.live.session import LoopFunction
+    from ekc.governor.live.session import GovernorListener, OpenedSession
     from ekc.governor.protocols import Probe
 
 WATCH_INTERVAL_S = 1.0
@@ -232,7 +231,7 @@ class _JobGovernor:
 
     def _open(self, choice: GpuChoice) -> None:
         """Take leases and start the loops, or say which process has them. Raises `EkcError`."""
-        from ekc.governor.live.opened_session import OpenedSession
+        from ekc.governor.live.session import OpenedSession
 
         opened = OpenedSession(
             self._request,

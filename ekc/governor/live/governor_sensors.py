@@ -1,7 +1,7 @@
-"""Sensors of one GPU: power, utilisation, clock, energy, and on Hopper and later its counters (GPM).
+"""Readings of the sensors of one GPU: power, utilisation, clock and energy.
 
-`GovernorSensors` reads them, `BoardEnergy` has the joules of the board from its counter or from power
-readings, and `SensorSampler` reads repeatedly in a thread of its own.
+`BoardEnergy` has the joules of the board from its counter or from power readings, and `SensorSampler` reads
+repeatedly in a thread of its own.
 """
 
 from __future__ import annotations
@@ -9,108 +9,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ekc.devices.metering.checked_energy import MAX_BOARD_W, CheckedEnergy
-from ekc.devices.nvml.library import retry_nvml
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.governor.samples import Values
 
 INSTANT_WINDOW_S = 0.1
 """Averaging window in seconds that is assumed for an instantaneous power reading."""
 _NAN = float("nan")
-_COUNTERS = {
-    "sm_active": ("NVML_GPM_METRIC_SM_UTIL",),
-    "dram": ("NVML_GPM_METRIC_DRAM_BW_UTIL",),
-    "tensor": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL",),
-    "fma": ("NVML_GPM_METRIC_FP64_UTIL", "NVML_GPM_METRIC_FP32_UTIL", "NVML_GPM_METRIC_FP16_UTIL"),
-}
-"""NVML metrics whose sum is each counter."""
 
 NvmlReading = tuple[float, float, float, float]
 """(watts, SM use in percent, memory use in percent, SM clock in MHz); NaN where a reading failed."""
 
 
-class GovernorSensors:
-    """The sensors of one GPU, named by its UUID. Raises `ActuatorError` where there is none or it is lost."""
+def read_sensors(sensors: GpuSensors) -> NvmlReading:
+    """Read all sensors now."""
+    watts, use = sensors.power_w(), sensors.poll("nvmlDeviceGetUtilizationRates")
+    sm, memory = (_NAN, _NAN) if use is None else (float(use.gpu), float(use.memory))
+    return watts, sm, memory, sensors.clock_mhz()
 
-    def __init__(self, uuid: str) -> None:
-        self._sensors = GpuSensors(uuid)
-        self._library = self._sensors.library
-        self.name = self._sensors.name
-        self.sensor_s = self._sensors.averaging_s or INSTANT_WINDOW_S
 
-    @property
-    def problem(self) -> str:
-        """Reason of the last failed reading."""
-        return self._sensors.last_problem
-
-    @property
-    def power_problem(self) -> str:
-        """The last power reading that was not believed; "" without one."""
-        return self._sensors.power_problem
-
-    @property
-    def has_power(self) -> bool:
-        """Whether this card has a power reading, as far as that is known."""
-        return self._sensors.has_power
-
-    def read_max_power_w(self) -> float:
-        """Watts that this board draws at most."""
-        return self._sensors.max_power_w()
-
-    def read_sensors(self) -> NvmlReading:
-        """Read all sensors now."""
-        watts = self._sensors.power_w()
-        use = self._sensors.poll("nvmlDeviceGetUtilizationRates")
-        sm, memory = (_NAN, _NAN) if use is None else (float(use.gpu), float(use.memory))
-        return watts, sm, memory, self._sensors.clock_mhz()
-
-    def read_limit_w(self) -> float:
-        """Power cap in force; NaN where the card has none."""
-        cap = self._sensors.power_cap_w()
-        return _NAN if cap is None else cap
-
-    def read_counter_j(self) -> float | None:
-        """Total-energy counter of the board (Volta and later); None where it has none."""
-        counter_mj = self._sensors.counter_mj()
-        return None if counter_mj is None else counter_mj / 1000.0
-
-    def read_counters(self, wait: Callable[[], None]) -> dict[str, float] | None:
-        """Mean counters while `wait` waits; None where the card has none or permission is missing."""
-        support = self._sensors.query("nvmlGpmQueryDeviceSupport")
-        if support is None or not support.isSupportedDevice:
-            return None
-        samples: list[Any] = []
-        try:
-            samples += [retry_nvml(self._library.nvmlGpmSampleAlloc) for _ in range(2)]
-            if self._sensors.query("nvmlGpmSampleGet", samples[0]) is None:
-                return None
-            wait()
-            if self._sensors.query("nvmlGpmSampleGet", samples[1]) is None:
-                return None
-            return self._compute_counters(*samples)
-        except self._library.NVMLError as problem:
-            self._sensors.record_failure("the counters of GPM", problem)
-            return None
-        finally:
-            for sample in samples:
-                with suppress(self._library.NVMLError):
-                    self._library.nvmlGpmSampleFree(sample)
-
-    def _compute_counters(self, first: Any, second: Any) -> dict[str, float] | None:
-        names = [name for parts in _COUNTERS.values() for name in parts]
-        request = self._library.c_nvmlGpmMetricsGet_t()
-        request.version = self._library.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics, request.sample1, request.sample2 = len(names), first, second
-        for slot, name in enumerate(names):
-            request.metrics[slot].metricId = getattr(self._library, name)
-        answer = retry_nvml(self._library.nvmlGpmMetricsGet, request)
-        slots = {name: answer.metrics[slot] for slot, name in enumerate(names)}
-        if any(slot.nvmlReturn != self._library.NVML_SUCCESS for slot in slots.values()):
-            return None
-        return {key: min(100.0, sum(slots[p].value for p in parts)) for key, parts in _COUNTERS.items()}
+def read_counter_j(sensors: GpuSensors) -> float | None:
+    """Total-energy counter of the board (Volta and later); None where it has none."""
+    counter_mj = sensors.counter_mj()
+    return None if counter_mj is None else counter_mj / 1000.0
 
 
 STALL_S = 5.0

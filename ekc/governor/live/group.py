@@ -5,16 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from ekc.errors import DriverTrouble, EkcError
-from ekc.governor.protocols import Actuator, Gears, Limit, Probe, Settings
+from ekc.governor.protocols import Actuator, Limit, OfferedSettings, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values
 
 T = TypeVar("T")
-Gear = TypeVar("Gear", int, float)
+Value = TypeVar("Value", int, float)
+
+
+@dataclass(frozen=True)
+class GovernedUnit:
+    """GPU or group that one loop governs, with its probe and actuator."""
+
+    name: str
+    probe: Probe
+    actuator: Actuator
 
 
 class GroupActuator:
@@ -33,9 +43,9 @@ class GroupActuator:
         """Whether any GPU is simulated."""
         return any(x.simulated for x in self._members)
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values that every GPU can be set to."""
-        return intersect_gears([x.gears() for x in self._members])
+        return intersect_offered([x.list_offered() for x in self._members])
 
     def settings(self) -> Settings:
         """Settings of the first GPU; `apply` keeps all alike."""
@@ -110,13 +120,6 @@ class GroupProbe:
         """Steps of the job, which has one count."""
         return self._members[0].read_step_count()
 
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Means over all GPUs; None where any has no counters."""
-        parts = [x for x in self._call_all(lambda probe: probe.read_counters(seconds)) if x is not None]
-        if len(parts) < len(self._members):
-            return None
-        return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
-
     def _call_all(self, call: Callable[[Probe], T]) -> list[T]:
         with ThreadPoolExecutor(len(self._members)) as pool:
             return list(pool.map(call, self._members))
@@ -130,11 +133,11 @@ def _interpolate_readings(times: Values, reading_times: Values, values: Values) 
     return np.interp(times, reading_times[is_valid], values[is_valid])
 
 
-def intersect_gears(gears: Sequence[Gears]) -> Gears:
+def intersect_offered(offered: Sequence[OfferedSettings]) -> OfferedSettings:
     """Values that all cards have."""
-    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in gears]), _intersect([x.memory_mhz for x in gears])
-    return Gears(sm_mhz, memory_mhz, _intersect([x.power_w for x in gears]))
+    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in offered]), _intersect([x.memory_mhz for x in offered])
+    return OfferedSettings(sm_mhz, memory_mhz, _intersect([x.power_w for x in offered]))
 
 
-def _intersect(gears: Sequence[tuple[Gear, ...]]) -> tuple[Gear, ...]:
-    return tuple(sorted(set(gears[0]).intersection(*gears[1:])))
+def _intersect(values: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+    return tuple(sorted(set(values[0]).intersection(*values[1:])))

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ekc.governor.accounting import Accounted
+from ekc.governor.accounting import Accounted, Savings, make_savings
 from ekc.governor.advise import Advised
 from ekc.governor.event_records import (
     Applied,
@@ -22,10 +22,9 @@ from ekc.governor.event_records import (
     Skipped,
     format_settings,
 )
-from ekc.governor.live.savings import Savings, make_savings
-from ekc.governor.live.simulated_truth import SimulatedTruth
+from ekc.governor.live.simulated_job import SimulatedTruth
+from ekc.governor.request import Tariff
 from ekc.governor.samples import SensorSamples, finite_mean
-from ekc.governor.tariff import Tariff
 from ekc.tables import count_nouns
 
 TRACE_STEP_S = 1.0

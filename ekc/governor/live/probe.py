@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.nvml_limits import NvmlLimitReader
-from ekc.errors import ActuatorError, DriverTrouble, InvalidInput
+from ekc.devices.nvml.sensors import GpuSensors
+from ekc.errors import ActuatorError, DriverTrouble
 from ekc.governor.live.governor_sensors import (
     INSTANT_WINDOW_S,
     BoardEnergy,
-    GovernorSensors,
     NvmlReading,
     SensorSampler,
+    read_counter_j,
+    read_sensors,
 )
 from ekc.governor.live.gpus import format_gpu_numbers
-from ekc.governor.live.group import GroupActuator, GroupProbe, intersect_gears
-from ekc.governor.live.session import GovernedUnit
+from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe, intersect_offered
 from ekc.governor.protocols import NullActuator, Probe
+from ekc.governor.readings import NOT_MEASURED
 from ekc.governor.samples import SensorSamples, Values
 
 INSTANT_INTERVAL_S, AVERAGED_INTERVAL_S = 0.05, 0.1
@@ -51,9 +54,14 @@ class NvmlProbe:
         read_step_count: Callable[[], float | None],
         on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._sensors = GovernorSensors(gpu)
+        self._sensors = GpuSensors(gpu)
+        self._sensor_s = self._sensors.averaging_s or INSTANT_WINDOW_S
+        self._read_sensors = partial(read_sensors, self._sensors)
         self._energy = BoardEnergy(
-            self._sensors.read_counter_j, self._sensors.name, on_message, self._sensors.read_max_power_w
+            partial(read_counter_j, self._sensors),
+            self._sensors.name,
+            on_message,
+            self._sensors.max_power_w,
         )
         self._on_message, self._has_warned = on_message, False
         self.label = f"NVML, {self._sensors.name}"
@@ -78,8 +86,8 @@ class NvmlProbe:
     def record(self, seconds: float) -> SensorSamples:
         """Wait that long, less where the job ends, and return the samples, which may be empty."""
         start_s = self.now()
-        spacing = INSTANT_INTERVAL_S if self._sensors.sensor_s <= INSTANT_WINDOW_S else AVERAGED_INTERVAL_S
-        with SensorSampler(self._sensors.read_sensors, spacing, self._due_s) as sampler:
+        spacing = INSTANT_INTERVAL_S if self._sensor_s <= INSTANT_WINDOW_S else AVERAGED_INTERVAL_S
+        with SensorSampler(self._read_sensors, spacing, self._due_s) as sampler:
             self._wait(seconds, sampler)
         self._due_s = sampler.due_s
         self._core_s += sampler.core_s
@@ -93,8 +101,9 @@ class NvmlProbe:
         time_s, power_w, sm_util, memory_util, clock_mhz = rows.T
         self._check_power(time_s, power_w)
         self._energy.add_readings(time_s, power_w)
-        limit_w, sensor_s = self._sensors.read_limit_w(), self._sensors.sensor_s
-        return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, sensor_s)
+        cap_w = self._sensors.power_cap_w()
+        limit_w = NOT_MEASURED if cap_w is None else cap_w
+        return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, self._sensor_s)
 
     def _check_power(self, time_s: Values, power_w: Values) -> None:
         """Say once that a power reading was not believed. Raises `ActuatorError` where the card has none, and
@@ -106,16 +115,11 @@ class NvmlProbe:
         if is_valid.any():
             self._powered_s = float(time_s[is_valid][-1])
         elif len(time_s):
-            line = f"{self.label} gives no power reading: {self._sensors.problem}"
+            line = f"{self.label} gives no power reading: {self._sensors.last_problem}"
             if not self._sensors.has_power:
                 raise ActuatorError(line)
             if time_s[-1] - self._powered_s >= POWER_TIMEOUT_S:
                 raise DriverTrouble(line)
-
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Mean counters `sm_active`, `dram`, `tensor` and `fma` of the next seconds, 0 to 100, by GPM (Hopper
-        and later); None elsewhere, and where it is not permitted."""
-        return self._sensors.read_counters(lambda: self._wait(seconds))
 
     def _wait(self, seconds: float, sampler: SensorSampler[NvmlReading] | None = None) -> None:
         end_s = self.now() + seconds
@@ -143,13 +147,14 @@ def make_governed_units(keeper: LeaseKeeper, make_probe: ProbeFactory, each: boo
 
 def make_watched_units(gpus: Sequence[str], make_probe: ProbeFactory, each: bool) -> list[GovernedUnit]:
     """Units for advice, likewise; nothing can be set."""
+    offered = [NvmlLimitReader(gpu).list_offered() for gpu in gpus]
     if each or len(gpus) == 1:
         return [
-            GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(NvmlLimitReader(gpu).gears()))
-            for gpu in gpus
+            GovernedUnit(format_gpu_names(gpu), make_probe(gpu), NullActuator(one))
+            for gpu, one in zip(gpus, offered, strict=True)
         ]
-    gears = intersect_gears([NvmlLimitReader(gpu).gears() for gpu in gpus])
-    return [GovernedUnit(format_gpu_names(*gpus), _make_group_probe(gpus, make_probe), NullActuator(gears))]
+    group = _make_group_probe(gpus, make_probe)
+    return [GovernedUnit(format_gpu_names(*gpus), group, NullActuator(intersect_offered(offered)))]
 
 
 def format_gpu_names(*gpus: str) -> str:
@@ -159,19 +164,3 @@ def format_gpu_names(*gpus: str) -> str:
 
 def _make_group_probe(gpus: Sequence[str], make_probe: ProbeFactory) -> Probe:
     return GroupProbe([make_probe(gpu) for gpu in gpus])
-
-
-def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
-    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
-    from ekc.governor.simulation.card import SIMULATED_CARDS
-    from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-    from ekc.governor.simulation.simulated_run import SimulatedRun
-
-    if kind not in JOB_KINDS:
-        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
-    if card not in SIMULATED_CARDS:
-        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
-    if not 1 <= minutes <= 24 * 60:
-        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
-    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
-    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)

@@ -5,7 +5,6 @@ one whose adjacent periods are most alike is chosen. Each of these steps is done
 docs/explanation/governor.md.
 """
 
-from ekc.governor.period.detect import Period, Verdict, detect_period
-from ekc.governor.period.online import PeriodRecording, find_period
+from ekc.governor.period.detect import Period, PeriodRecording, Verdict, detect_period, find_period
 
 __all__ = ["Period", "PeriodRecording", "Verdict", "detect_period", "find_period"]

@@ -10,7 +10,7 @@ import numpy as np
 from ekc.devices.simulated import power
 from ekc.devices.simulated.specs import H200, RTX3090, GpuSpec
 from ekc.errors import InvalidInput
-from ekc.governor.protocols import Gears
+from ekc.governor.protocols import OfferedSettings
 from ekc.governor.samples import SensorSamples, Values
 
 DIE_TEMPERATURE_C = 65.0
@@ -32,8 +32,6 @@ class SimulatedCard:
     """Averaging window of a utilisation reading in seconds."""
     power_noise: float
     """Relative standard deviation of a power reading."""
-    counter_slowdown: float
-    """Slowdown factor during a counter window: kernels are replayed by a profiler, not by GPM."""
 
     @property
     def name(self) -> str:
@@ -44,12 +42,12 @@ class SimulatedCard:
         """SM clocks in MHz, ascending."""
         return np.array(self.spec.list_clocks_mhz(), float)
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values to which each limit can be set."""
         cap = self.spec.power.tdp_w
         caps = tuple(float(w) for w in range(int(0.4 * cap) // 25 * 25, int(cap) + 1, 25))
         memory = self.memory_mhz if len(self.memory_mhz) > 1 else ()
-        return Gears(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
+        return OfferedSettings(sm_mhz=self.spec.list_clocks_mhz(), memory_mhz=memory, power_w=caps)
 
     def compute_resting_w(self) -> Values:
         """Board watts with a context but no kernel, by memory clock and SM clock."""
@@ -77,9 +75,9 @@ class SimulatedCard:
 
 SIMULATED_CARDS = {
     # Power is a mean of 1 s on Ampere except GA100 (NVML documentation); utilisation 1/6 to 1 s (the same).
-    "rtx3090": SimulatedCard(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005, 1.10),
+    "rtx3090": SimulatedCard(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005),
     # NVML_FI_DEV_POWER_INSTANT; the sensor sees a quarter of the time (arXiv 2312.02741), hence more noise.
-    "h200": SimulatedCard(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
+    "h200": SimulatedCard(H200, (3201,), 0.1, 0.2, 0.02),
 }
 
 

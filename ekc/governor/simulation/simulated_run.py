@@ -1,29 +1,142 @@
-"""A simulated job on its card under a virtual clock: both probe and actuator of the governor."""
+"""A simulated training job, and its run under a virtual clock: both probe and actuator of the governor."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.simulated.residual import make_generator
-from ekc.governor.protocols import Gears, Limit, Settings
+from ekc.governor.protocols import Limit, OfferedSettings, Settings
 from ekc.governor.samples import SensorSamples, Values
-from ekc.governor.simulation.card import TrueSignals, sample_sensors
-from ekc.governor.simulation.simulated_job import (
-    SimulatedJob,
-    StageTables,
-    compute_tables,
-    find_clock_indices,
-)
+from ekc.governor.simulation.card import SimulatedCard, TrueSignals, sample_sensors
+
+PAUSED_POWER_SHARE = 0.6
+"""Share of the constant power that a board draws after a while without work (estimate)."""
+
+
+@dataclass(frozen=True)
+class JobStage:
+    """A stretch of an iteration with kernels of one kind, or the host alone (`sm_util` 0), at the top clocks
+    without a power cap."""
+
+    name: str
+    core_share: float
+    """Share of the time that follows the SM clock; the rest follows the memory clock (`KernelClockFit`)."""
+    sharpness: float
+    """Sharpness of the bend between the two (`KernelClockFit`)."""
+    power_share: float
+    """Power drawn, as a share of the board's power limit."""
+    sm_util: float
+    """SM use in percent."""
+    memory_util: float
+    """Memory use in percent."""
+    pipe_util: float
+    """Use of the busiest arithmetic pipe in percent."""
+    tensor_share: float
+    """Share of the arithmetic on tensor cores, 0 to 1."""
+    is_paused: bool = False
+    """Whether the job waits so long that the board's power falls."""
+
+
+@dataclass(frozen=True)
+class StageTables:
+    """Time and power of stages under every limit: arrays of (stage, memory clock, SM clock)."""
+
+    stretch: Values
+    """Seconds over the seconds at the top clocks without a cap."""
+    watts: Values
+    clock_mhz: Values
+    """SM clock under the power cap."""
+
+
+def compute_tables(card: SimulatedCard, stages: tuple[JobStage, ...], cap_w: float) -> StageTables:
+    """Time and power of every stage at every clock limit under one power cap."""
+    uncapped = [_compute_uncapped(card, stage) for stage in stages]
+    stretch = np.array([s for s, _ in uncapped])
+    watts = np.array([w for _, w in uncapped])
+    is_within = np.maximum.accumulate(watts <= cap_w, axis=2)
+    # The highest clock within limit and cap; the lowest one where none is within the cap.
+    places = np.where(watts <= cap_w, np.arange(watts.shape[2]), 0)
+    sm = np.where(is_within, np.maximum.accumulate(places, axis=2), 0)
+    stretch, watts = (np.take_along_axis(table, sm, axis=2) for table in (stretch, watts))
+    return StageTables(stretch, watts, card.list_sm_clocks_mhz()[sm])
+
+
+def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Values]:
+    """(stretch, watts) by memory clock and SM clock, without a cap."""
+    resting = card.compute_resting_w()
+    if stage.is_paused:
+        return np.ones_like(resting), np.full_like(resting, PAUSED_POWER_SHARE * card.spec.power.constant_w)
+    if stage.sm_util == 0:
+        return np.ones_like(resting), resting
+    sm_ratio = card.list_sm_clocks_mhz()[-1] / card.list_sm_clocks_mhz()[None, :]
+    memory_ratio = card.memory_mhz[-1] / np.array(card.memory_mhz, float)[:, None]
+    p = stage.sharpness
+    stretch = (stage.core_share * sm_ratio**p + (1 - stage.core_share) * memory_ratio**p) ** (1 / p)
+    awake_w, spec = resting + card.clock_tree_w[None, :], card.spec
+    memory_w = stage.memory_util / 100 * spec.memory_bytes_per_s * spec.power.memory_pj_per_byte * 1e-12
+    core_w = max(0.0, stage.power_share * spec.power.tdp_w - awake_w[-1, -1] - memory_w)
+    return stretch, awake_w + (core_w * card.voltage_squared[None, :] + memory_w) / stretch
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """All work of a job at any clock. Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks
+    without a power cap."""
+
+    name: str
+    kind: str
+    card: SimulatedCard
+    stages: tuple[JobStage, ...]
+    stage_indices: NDArray[np.int32]
+    seconds: Values
+    iteration: NDArray[np.int32]
+    """Number of the training iteration of each stretch, ascending."""
+    regime: NDArray[np.int16]
+    """Number of the true phase of each stretch; a job without a change has one phase."""
+    swing_w: float = 0.0
+    """Amplitude of a slow swing of power at all clocks, from the room and other cards (`SWING_PERIOD_S`)."""
+
+    def count_regimes(self) -> int:
+        """Number of true phases."""
+        return int(self.regime.max()) + 1
+
+
+def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, int, float]:
+    """(place of the memory clock, place of the SM clock, power cap) under some settings."""
+    clocks = card.list_sm_clocks_mhz()
+    limit = clocks[-1] if settings.sm_mhz is None else settings.sm_mhz
+    sm = max(0, int(np.searchsorted(clocks, limit, side="right")) - 1)
+    top = card.memory_mhz[-1]
+    memory = np.abs(np.array(card.memory_mhz) - (settings.memory_mhz or top)).argmin()
+    return int(memory), sm, settings.power_w or card.spec.power.tdp_w
+
+
+@dataclass(frozen=True)
+class PhaseCosts:
+    """Seconds and joules of each true phase at every limit: arrays of (regime, memory clock, SM clock)."""
+
+    seconds: Values
+    joules: Values
+
+
+def compute_costs(job: SimulatedJob) -> PhaseCosts:
+    """Exact costs of each true phase of a job under each constant limit, without `swing_w`."""
+    table = compute_tables(job.card, job.stages, job.card.spec.power.tdp_w)
+    work = np.zeros((job.count_regimes(), len(job.stages)))
+    np.add.at(work, (job.regime, job.stage_indices), job.seconds)
+    seconds = np.einsum("rs,smg->rmg", work, table.stretch)
+    joules = np.einsum("rs,smg->rmg", work, table.stretch * table.watts)
+    return PhaseCosts(seconds, joules)
+
 
 SWITCH_RANGE_S = (0.02, 0.3)
 """Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""
 COUNTER_GAIN = 0.01
 """Standard deviation of the constant relative error of a card's energy counter."""
-COUNTER_NOISE = 0.03
-"""Relative standard deviation of kernel counters."""
 SWING_PERIOD_S = 1500.0
 """Period of `SimulatedJob.swing_w` in seconds."""
 CHUNK_SIZE = 2048
@@ -31,8 +144,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once: probe and actuator. `job`, `true_j`, `counter_windows` and `get_regime` are the
-    truth, which no governor reads."""
+    """Runs one job once: probe and actuator. `job`, `true_j` and `get_regime` are the truth, which no
+    governor reads."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self.job = job
@@ -48,15 +161,13 @@ class SimulatedRun:
         self._current_tables = self._get_tables(Settings())
         self._recent_spans: list[Values] = [np.zeros((0, 5))]
         self.true_j = 0.0
-        self.counter_windows: list[tuple[float, int]] = []
-        """(time, true phase of the job) at the start of each counter window."""
 
     label = "simulated sensors"
     simulated = True
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         """Values to which each limit can be set."""
-        return self.job.card.gears()
+        return self.job.card.list_offered()
 
     def settings(self) -> Settings:
         """Settings that were applied last."""
@@ -84,10 +195,6 @@ class SimulatedRun:
         """Number of the true phase now."""
         return int(self.job.regime[min(self._stretch_index, len(self.job.regime) - 1)])
 
-    def get_progress(self) -> float:
-        """Number of finished stretches, with the finished part of the current one."""
-        return self._stretch_index + (1.0 - self._remaining_share if self.is_running() else 0.0)
-
     def read_step_count(self) -> float | None:
         """Finished training iterations; None without hooks and before the first one, as with real hooks."""
         if not self._has_hooks:
@@ -103,30 +210,6 @@ class SimulatedRun:
         start = self._now_s
         self._run_until(start + seconds, 1.0)
         return sample_sensors(self.job.card, self._get_true_signals(), start, self._now_s, self._rng)
-
-    def read_counters(self, seconds: float) -> dict[str, float] | None:
-        """Counters of the next `seconds`, with the slowdown that they cost on the card."""
-        if not self.is_running():
-            return None
-        self.counter_windows.append((self._now_s, self.get_regime()))
-        begin = len(self._recent_spans)
-        self._run_until(self._now_s + seconds, self.job.card.counter_slowdown)
-        return self._sample_counters(np.concatenate(self._recent_spans[begin:]))
-
-    def _sample_counters(self, spans: Values) -> dict[str, float]:
-        stages = self.job.stages
-        seconds, which = spans[:, 0], spans[:, 4].astype(int)
-        work = np.bincount(which, weights=seconds / spans[:, 3], minlength=len(stages)) / seconds.sum()
-        busy_s = np.bincount(which, weights=seconds, minlength=len(stages))
-        pipe = np.array([s.pipe_util for s in stages])
-        tensor = np.array([s.tensor_share for s in stages])
-        exact = {
-            "sm_active": float(busy_s @ np.array([s.sm_util for s in stages]) / seconds.sum()),
-            "dram": float(work @ np.array([s.memory_util for s in stages])),
-            "tensor": float(work @ (pipe * tensor)),
-            "fma": float(work @ (pipe * (1 - tensor))),
-        }
-        return {k: v * float(self._rng.normal(1.0, COUNTER_NOISE)) for k, v in exact.items()}
 
     def _run_until(self, end_s: float, slowdown: float) -> None:
         while self._now_s < end_s and self.is_running():
@@ -169,9 +252,9 @@ class SimulatedRun:
     def _get_tables(self, settings: Settings) -> StageTables:
         """Time and power of stages under one setting: arrays of (stage,)."""
         if settings not in self._tables_by_settings:
-            memory, gear, cap = find_clock_indices(self.job.card, settings)
+            memory, sm, cap = find_clock_indices(self.job.card, settings)
             table = compute_tables(self.job.card, self.job.stages, cap)
-            column = (a[:, memory, gear] for a in (table.stretch, table.watts, table.clock_mhz))
+            column = (a[:, memory, sm] for a in (table.stretch, table.watts, table.clock_mhz))
             self._tables_by_settings[settings] = StageTables(*column)
         return self._tables_by_settings[settings]
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.gaussian_process import Array, GaussianProcess
 from ekc.search.data.defaults import CLOCK_MODEL
 
-Array = NDArray[np.float64]
 Kernels = int | NDArray[np.intp]
 """Number of a kernel, or of each of several."""
 
@@ -249,7 +249,8 @@ class _Observations:
 
 
 class _ResidualProcess:
-    """Gaussian process of residuals over clocks: a shared part and one of each kernel."""
+    """Gaussian process of residuals over clocks: a shared part and one of each kernel. `columns[kernel,
+    clock]`: index of the clock at each point."""
 
     def __init__(
         self,
@@ -263,21 +264,20 @@ class _ResidualProcess:
         self._similarity = np.exp(-0.5 * distance**2)
         self._observed, self._columns = observed, columns
         self._shared_std, self._own_std = shared_std, own_std
-        same = np.equal.outer(observed.kernels, observed.kernels)
-        between = self._similarity[np.ix_(observed.columns, observed.columns)]
-        covariance = between * (shared_std**2 + own_std**2 * same) + np.diag(observed.errors**2)
-        self._inverse = np.linalg.inv(covariance)
+        covariance = self._compute_cross(observed.kernels, observed.columns) + np.diag(observed.errors**2)
+        self._process = GaussianProcess(covariance, observed.residuals)
+        kernels = np.arange(len(columns))[:, np.newaxis]
+        self._cross = self._compute_cross(kernels, columns).reshape(columns.size, -1)
 
     def predict(self) -> tuple[Array, Array]:
         """Mean and standard deviation of the residual: [kernel, clock]."""
-        cross = self._compute_cross()
-        mean = cross @ (self._inverse @ self._observed.residuals)
-        explained = np.sum(cross @ self._inverse * cross, axis=2)
-        variance = self._shared_std**2 + self._own_std**2 - explained
-        return mean, np.sqrt(np.maximum(variance, 0.0))
+        explained = self._process.compute_explained_variance(self._cross)
+        std = np.sqrt(np.maximum(self._shared_std**2 + self._own_std**2 - explained, 0.0))
+        shape = self._columns.shape
+        return self._process.predict_mean(self._cross).reshape(shape), std.reshape(shape)
 
     def draw(self, count: int, random: np.random.Generator) -> Array:
-        """Draws [draw, kernel, clock]: draws of the prior, moved to what was observed (Matheron's rule)."""
+        """Draws [draw, kernel, clock]."""
         kernels, clocks = self._columns.shape
         root = np.linalg.cholesky(self._similarity + 1e-9 * np.eye(clocks))
         shared = self._shared_std * random.standard_normal((count, 1, clocks)) @ root.T
@@ -285,15 +285,14 @@ class _ResidualProcess:
         prior, seen = shared + own, self._observed
         noise = seen.errors * random.standard_normal((count, len(seen.errors)))
         missed = seen.residuals - prior[:, seen.kernels, seen.columns] - noise
-        moved = np.tensordot(missed @ self._inverse, self._compute_cross(), axes=(1, 2))
         here = np.take_along_axis(prior, np.broadcast_to(self._columns, prior.shape), axis=2)
-        return np.asarray(here + moved)
+        return self._process.move_draws(here.reshape(count, -1), missed, self._cross).reshape(here.shape)
 
-    def _compute_cross(self) -> Array:
-        """Covariance of each kernel at each clock with each observation: [kernel, clock, observation]."""
+    def _compute_cross(self, kernels: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Covariance of points with the observations: the shape of the points, and a last axis of these."""
         seen = self._observed
-        same = np.arange(len(self._columns))[:, np.newaxis, np.newaxis] == seen.kernels
-        similar = self._similarity[self._columns][..., seen.columns]
+        same = kernels[..., np.newaxis] == seen.kernels
+        similar = self._similarity[columns][..., seen.columns]
         return np.asarray(similar * (self._shared_std**2 + self._own_std**2 * same))
 
 

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from ekc.devices.statistics import NORMAL_QUANTILE_95, Interval, MeasuredValue
 from ekc.search.clocks.choose import (
     ClockChoice,
+    KernelFront,
+    LayerFront,
+    ModelFronts,
     WeightedFigures,
     choose_fastest,
     choose_plan,
     solve_all_clocks,
 )
 from ekc.search.clocks.clock_model import ClockModel, ClockPrediction, ClockReading
-from ekc.search.clocks.make_plan import KernelFront, LayerFront, ModelFronts
 from ekc.search.data.defaults import CLOCK_MODEL, CLOCK_SEARCH
 
 Array = NDArray[np.float64]

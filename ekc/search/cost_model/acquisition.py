@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
+from ekc.gaussian_process import log_expected_improvement
 from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputCache
-from ekc.search.cost_model.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import ACQUISITION, SURROGATE

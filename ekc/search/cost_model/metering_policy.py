@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.gaussian_process import log_expected_improvement
+from ekc.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING

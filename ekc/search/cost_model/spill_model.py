@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
+from ekc.gaussian_process import normal_cdf
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.target import Limits
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
-from ekc.search.cost_model.gaussian_process import normal_cdf
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.data.defaults import SPILLS
 

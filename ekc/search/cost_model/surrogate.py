@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.feature_process import FeatureProcess
 from ekc.search.cost_model.xgboost_model import ResidualModel, select_training_rows
 from ekc.search.data.defaults import PEERS, SURROGATE
 
@@ -82,7 +82,7 @@ class Surrogate:
     residual_clip: float = SURROGATE.residual_clip
     """Log distance above the larger of median residual and best figure, from which on residuals are clipped.
     A search only needs to know the good figures, so it uses a small one."""
-    gaussian_process: GaussianProcess = field(default_factory=GaussianProcess)
+    gaussian_process: FeatureProcess = field(default_factory=FeatureProcess)
     _trees: ResidualModel | None = None
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)

@@ -334,7 +334,7 @@ SURROGATE = SurrogateSettings()
 
 @dataclass(frozen=True)
 class GaussianProcessSettings:
-    """The Gaussian process (`cost_model/gaussian_process.py`)."""
+    """The Gaussian process (`cost_model/feature_process.py`)."""
 
     max_rows: int = 320
     """Rows that it learns from, at most; the time of a fit grows with their cube. Half are the best rows,

@@ -18,6 +18,7 @@ from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.errors import DeviceError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
+from ekc.search.clocks.choose import KernelFront, ModelFronts
 from ekc.search.clocks.clock_model import ClockReading
 from ekc.search.clocks.clock_search import (
     ClockBoard,
@@ -26,7 +27,7 @@ from ekc.search.clocks.clock_search import (
     ClockSearch,
     make_reading,
 )
-from ekc.search.clocks.make_plan import KernelFront, ModelFronts, make_plan
+from ekc.search.clocks.make_plan import make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH, MEASURING
 from ekc.search.data.result import TuningData, estimate_metering_s

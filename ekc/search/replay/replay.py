@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.acquisition import Acquisition, PredictedFigures
-from ekc.search.cost_model.gaussian_process import GaussianProcess
+from ekc.search.cost_model.feature_process import FeatureProcess
 from ekc.search.data.defaults import REPLAY, SEQUENTIAL_ROUNDS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
@@ -25,7 +25,7 @@ class TableAcquisition(Acquisition):
     """Acquisition function of a table, by a Gaussian process that predicts the whole table once a round."""
 
     def __init__(self, table: MeasurementTable, space: TableSpace) -> None:
-        self.space, self.gaussian_process = space, GaussianProcess()
+        self.space, self.gaussian_process = space, FeatureProcess()
         self._features = space.get_row_features(np.arange(len(table.figures))).astype(np.float64)
         mean = np.zeros(len(table.figures))
         self._set_figures(PredictedFigures(mean, mean + 1.0, 0.0))

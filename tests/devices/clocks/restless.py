@@ -23,12 +23,12 @@ with LeaseKeeper(
             last_guard_pid = keeper.guard_pid
             print("guard", last_guard_pid, flush=True)
         for actuator in keeper.actuators:
-            gears = actuator.gears()
+            offered = actuator.list_offered()
             actuator.apply(
                 Settings(
-                    random.choice([None, *gears.sm_mhz]),
-                    random.choice([None, *gears.memory_mhz]),
-                    random.choice([None, *gears.power_w]),
+                    random.choice([None, *offered.sm_mhz]),
+                    random.choice([None, *offered.memory_mhz]),
+                    random.choice([None, *offered.power_w]),
                 )
             )
         time.sleep(random.uniform(0.0, 0.02))

@@ -18,7 +18,14 @@ from hypothesis.strategies import SearchStrategy
 from ekc.devices.clocks import lease as leases
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import LeasedActuator, restore_all
-from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Gears, Limit, LimitReading, Settings
+from ekc.devices.clocks.limits import (
+    LIMITS,
+    ActuatorReference,
+    Limit,
+    LimitReading,
+    OfferedSettings,
+    Settings,
+)
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
@@ -37,10 +44,10 @@ def lease_gpu(boards: ScriptedBoards, before: Settings | None = None) -> Iterato
 def test_apply_none_restores_and_never_loosens(here: ScriptedBoards) -> None:
     here.set_state(0, sm_lock=[300, 1500])
     with lease_gpu(here, Settings(sm_mhz=1500)) as actuator:
-        gears = actuator.gears()
-        assert gears.sm_mhz[-1] == 1500
-        assert gears.power_w[-1] == 280.0
-        assert gears.memory_mhz == (405, 5001, 9251)
+        offered = actuator.list_offered()
+        assert offered.sm_mhz[-1] == 1500
+        assert offered.power_w[-1] == 280.0
+        assert offered.memory_mhz == (405, 5001, 9251)
         actuator.apply(Settings(sm_mhz=1800, power_w=350.0))
         assert here.read_limits() == ([300, 1500], None, 280_000)
         actuator.apply(Settings(sm_mhz=900, memory_mhz=5001))
@@ -236,7 +243,7 @@ def test_folder_writable_by_others_is_refused(tmp_path: Path, monkeypatch: pytes
         lease_file.find_lease_folder()
 
 
-GEARS = Gears((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))
+GEARS = OfferedSettings((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))
 
 
 class InMemoryLimits:
@@ -250,7 +257,7 @@ class InMemoryLimits:
         self.is_refusing = False
         self.limits_history: list[Settings] = []
 
-    def gears(self) -> Gears:
+    def list_offered(self) -> OfferedSettings:
         return GEARS
 
     def settings(self) -> Settings:

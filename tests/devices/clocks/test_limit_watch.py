@@ -10,7 +10,7 @@ import pytest
 from ekc.devices.clocks import lease, leased_actuator, limit_watch
 from ekc.devices.clocks.lease_file import write_lease
 from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
-from ekc.devices.clocks.limits import Gears, LimitReading, LimitTaken, Settings
+from ekc.devices.clocks.limits import LimitReading, LimitTaken, OfferedSettings, Settings
 from ekc.devices.clocks.restore import restore_all
 from tests.devices.clocks.helpers import make_keeper, make_lease, read_lease
 from tests.scripted.nvml.boards import ScriptedBoards
@@ -103,8 +103,8 @@ def test_cap_of_others_is_kept(here: ScriptedBoards) -> None:
         wait_until_taken(here, messages)
         assert "others have set the power cap: it is 200 W, and not 150 W" in messages[0]
         assert actuator.taken_limits() == {"power_w"}
-        assert actuator.gears().power_w == ()
-        assert actuator.gears().sm_mhz
+        assert actuator.list_offered().power_w == ()
+        assert actuator.list_offered().sm_mhz
         assert read_lease(here).touched == ("sm_mhz",)
         with pytest.raises(LimitTaken, match="others have set the power cap"):
             actuator.apply(Settings(sm_mhz=600, power_w=150.0))
@@ -136,7 +136,7 @@ def test_clock_of_others_is_kept(here: ScriptedBoards, lock: list[int] | None) -
         here.set_state(0, sm_lock=lock)
         wait_until_taken(here, messages)
         assert "others have set the SM clock" in messages[0]
-        assert actuator.gears() == Gears()
+        assert actuator.list_offered() == OfferedSettings()
         actuator.apply(Settings())
         assert here.read_limits() == (lock, None, 280_000)
     assert here.read_limits() == (lock, None, 280_000)

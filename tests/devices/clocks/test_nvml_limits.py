@@ -1,4 +1,4 @@
-"""Limits set through NVML: their gears, refusals and messages."""
+"""Limits set through NVML: their offered, refusals and messages."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def test_nvml_sets_upper_limits(here: ScriptedBoards) -> None:
     check_all_limits(settable, here)
 
 
-def test_gears_are_the_settable_limits(here: ScriptedBoards) -> None:
-    gears = NvmlLimits(here.get_uuid()).gears()
-    assert gears.sm_mhz == tuple(GEARS)
-    assert gears.memory_mhz == (405, 5001, 9251)
-    assert gears.power_w[0] == 100.0
-    assert gears.power_w[-1] == 350.0
+def test_offered_values_are_the_settable_ones(here: ScriptedBoards) -> None:
+    offered = NvmlLimits(here.get_uuid()).list_offered()
+    assert offered.sm_mhz == tuple(GEARS)
+    assert offered.memory_mhz == (405, 5001, 9251)
+    assert offered.power_w[0] == 100.0
+    assert offered.power_w[-1] == 350.0
     here.update_board(0, arch=6)
-    assert NvmlLimits(here.get_uuid()).gears().memory_mhz == ()
+    assert NvmlLimits(here.get_uuid()).list_offered().memory_mhz == ()
     here.update_board(0, arch=4)
-    assert NvmlLimits(here.get_uuid()).gears().sm_mhz == ()
+    assert NvmlLimits(here.get_uuid()).list_offered().sm_mhz == ()
 
 
 def test_card_without_a_settable_cap_has_no_caps(here: ScriptedBoards) -> None:
     here.update_script(fail={"nvmlDeviceGetPowerManagementLimitConstraints": NOT_SUPPORTED})
     settable = NvmlLimits(here.get_uuid())
-    assert settable.gears().power_w == ()
+    assert settable.list_offered().power_w == ()
     assert settable.settings() == Settings()
     settable.check_permission()
 
@@ -65,7 +65,7 @@ def test_permission_check_changes_nothing(here: ScriptedBoards) -> None:
 
 @pytest.mark.parametrize(("now_mw", "top"), [(250_000, 300.0), (300_000, 300.0), (320_000, 320.0)])
 def test_caps_end_at_the_default(here: ScriptedBoards, now_mw: int, top: float) -> None:
-    """Many cards permit a cap above the default, but a search uses the top gear as the default."""
+    """Many cards permit a cap above the default, but a search uses the top value as the default."""
     here.update_board(0, default_mw=300_000)
     here.set_state(0, limit_mw=now_mw)
-    assert NvmlLimits(here.get_uuid()).gears().power_w[-1] == top
+    assert NvmlLimits(here.get_uuid()).list_offered().power_w[-1] == top

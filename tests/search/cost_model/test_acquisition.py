@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ekc.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.acquisition import PredictedFigures
-from ekc.search.cost_model.gaussian_process import GaussianProcess, log_expected_improvement
+from ekc.search.cost_model.feature_process import FeatureProcess
 
 Array = NDArray[np.float64]
 
@@ -85,7 +86,7 @@ def test_batch_uses_conditional_variance(seed: int, count: int) -> None:
 def test_learned_rows_reduce_correlation_of_neighbours() -> None:
     """Two rows on either side of a measured one are less correlated afterwards."""
     rows = np.random.default_rng(0).uniform(-4, 4, (40, 3))
-    process = GaussianProcess()
+    process = FeatureProcess()
     probe = np.array([[0.3, 0.0, 0.0], [-0.3, 0.0, 0.0], [3.9, -3.9, 3.9]])
     before = process.predict_correlation(probe)
     process.fit(np.vstack([rows, np.zeros(3)]), np.sin(np.vstack([rows, np.zeros(3)])).sum(axis=1))
@@ -101,7 +102,7 @@ def test_correlation_stays_bounded_when_all_is_learned() -> None:
     """A linear function on a grid: less variance is left than single precision resolves."""
     grid = np.stack(np.meshgrid(*[np.arange(7.0)] * 3), axis=-1).reshape(-1, 3)
     np.random.default_rng(1).shuffle(grid)
-    process = GaussianProcess()
+    process = FeatureProcess()
     for rows in range(40, 261, 20):
         process.fit(grid[:rows], grid[:rows].sum(axis=1))
     found = process.predict_correlation(grid[200:])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekc.search.cost_model.gaussian_process import log_expected_improvement
+from ekc.gaussian_process import log_expected_improvement
 from ekc.search.cost_model.surrogate import PeerRows, ResidualRows, Surrogate, _clip_residuals
 from ekc.search.data.defaults import PEERS, SURROGATE
 from tests.search.helpers import bumps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ekc
-from ekc.devices.device import Clocks
+from ekc.devices.device import OfferedClocks
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.models.model import LayerUse, Model, ModelLayer
 from ekc.search.whole_model.model_result import ModelResult
@@ -61,7 +61,7 @@ def test_winners_at_the_default_clock_stay(searched: ModelResult) -> None:
 
 @pytest.mark.exhaustive
 def test_device_without_clocks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedDevice, "clocks", lambda _: Clocks(reason="no permission"))
+    monkeypatch.setattr(SimulatedDevice, "clocks", lambda _: OfferedClocks(reason="no permission"))
     result = tune_both(clocks="search")
     assert result.plan is None
     assert result.clocks_note == "not searched: no permission"

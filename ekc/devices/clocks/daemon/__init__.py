@@ -1,12 +1,12 @@
 """The governor's daemon, `ekc govern --daemon`: it sets limits of GPUs for users who may not.
 
 The daemon runs as root, or with CAP_SYS_ADMIN, and listens on a UNIX socket. `ekc govern` of a user connects
-to it (`client`, `actuator`), in place of NVML.
+to it (`client`), in place of NVML.
 
 - **Who.** The kernel reports the caller's process, user and groups (SO_PEERCRED, SO_PEERGROUPS). A file of
   the administrator says which users and groups may set which GPUs, and how low (`allow_list`). Root is listed
   like any other user: root in a container is root for the kernel too. Prolog and epilog of a batch system
-  write and delete a file per job, which says which GPUs its user has (`job_files`). Permission is looked up
+  write and delete a file per job, which says which GPUs its user has (`allow_list`). Permission is looked up
   at each request, so a lease ends with its job, and when the administrator changes the list.
 - **A connection is the lease.** The daemon leases the GPUs with a `LeaseKeeper` of its own: the lease files
   are in its folder before anything is set, and a guard process watches the daemon. When the connection
@@ -22,7 +22,7 @@ to it (`client`, `actuator`), in place of NVML.
   connection has a thread, so a slow or hung one delays no other.
 - **The daemon's own end.** SIGTERM puts everything back. After kill -9 its guards do. Where these are killed
   too, the next daemon restores at its start what the lease files say. systemd hears READY, WATCHDOG and
-  STOPPING (`service_manager`).
+  STOPPING (`server`).
 
 Messages are JSON objects, one a line (`messages`):
 

@@ -11,7 +11,11 @@
     sm_mhz = 1410
 
 The first rule that names the caller and the GPU counts. "jobs" are the GPUs that the batch system has given
-to the caller's jobs (`job_files`).
+to the caller's jobs: a file per job in the folder `jobs` beside the leases, written by the prolog and deleted
+by the epilog, says which user has which GPUs of this machine now:
+
+    uid = 1000
+    gpus = [0, 3]      # numbers of /dev/nvidiaN, as in SLURM_JOB_GPUS, or UUIDs
 """
 
 from __future__ import annotations
@@ -28,13 +32,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_unknown_uid
-from ekc.devices.clocks.daemon.job_files import GpuIdentity, find_jobs
-from ekc.devices.clocks.limits import Settings
+from ekc.devices.clocks.lease_file import find_lease_folder
+from ekc.devices.clocks.limits import LIMITS, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput
 
 DEFAULT_FILE = Path("/etc/ekc/governor.toml")
-_LIMIT_TYPES = {"sm_mhz": (int,), "memory_mhz": (int,), "power_w": (int, float)}
-_LIMIT_UNITS = {"sm_mhz": "whole MHz", "memory_mhz": "whole MHz", "power_w": "W"}
 
 
 @dataclass(frozen=True)
@@ -188,11 +190,11 @@ def _check_gpu(value: Any) -> int | str:
 def _read_limits(name: str, values: Any) -> Settings:
     if not isinstance(values, dict):
         raise InvalidInput(f"{name}: {values!r}; write {name} = {{sm_mhz = 600}}")
-    _check_keys(name, values, _LIMIT_TYPES)
-    for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, _LIMIT_TYPES[key]) or not 0 < value < 1e6:
-            raise InvalidInput(f"{name}: {key} is {value!r}; give {_LIMIT_UNITS[key]} above 0")
-    return Settings(**values)
+    _check_keys(name, values, LIMITS)
+    try:
+        return parse_settings(values)
+    except ValueError as problem:
+        raise InvalidInput(f"{name}: {problem}") from problem
 
 
 def _check_keys(name: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -200,3 +202,76 @@ def _check_keys(name: str, table: Mapping[str, Any], known: Iterable[str]) -> No
         if key not in known:
             nearest = difflib.get_close_matches(key, list(known), 1, 0.0)[0]
             raise InvalidInput(f"{name}: no key {key!r}; keys are {', '.join(known)}; nearest is {nearest!r}")
+
+
+MAX_FILE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class GpuIdentity:
+    """The names of one GPU."""
+
+    index: int
+    """Number of nvidia-smi."""
+    device_number: int
+    """N of /dev/nvidiaN."""
+    uuid: str
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """User and GPUs of one job."""
+
+    uid: int
+    gpus: tuple[int | str, ...]
+
+
+def make_job_folder() -> Path:
+    """Make the folder of job files where it is missing. Raises `InvalidInput` for an unsafe one."""
+    folder = find_lease_folder() / "jobs"
+    try:
+        folder.mkdir(mode=0o755, exist_ok=True)
+        _check_owner(folder, folder.lstat(), stat.S_ISDIR)
+    except OSError as problem:
+        raise InvalidInput(f"{folder}: {problem.strerror}; set EKC_RUN_DIR to another folder") from problem
+    return folder
+
+
+def find_jobs(uid: int, gpu: GpuIdentity) -> list[str]:
+    """Names of the job files that give a GPU to a user. Raises `InvalidInput` for a file that is no job file,
+    where no other one gives the GPU."""
+    found, problems = [], []
+    for file in sorted(make_job_folder().iterdir()):
+        try:
+            job = _read_job_file(file)
+        except FileNotFoundError:
+            continue  # The job has just ended.
+        except InvalidInput as problem:
+            problems.append(problem)
+            continue
+        if job.uid == uid and (gpu.device_number in job.gpus or gpu.uuid in job.gpus):
+            found.append(file.name)
+    if problems and not found:
+        raise problems[0]
+    return found
+
+
+def _read_job_file(file: Path) -> JobFile:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as opened:
+            _check_owner(file, os.fstat(descriptor), stat.S_ISREG)
+            content = tomllib.loads(opened.read(MAX_FILE_BYTES).decode())
+        uid, gpus = content["uid"], content["gpus"]
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError) as problem:
+        raise InvalidInput(f"{file} is no job file ({problem}); write uid = 1000 and gpus = [0]") from problem
+    if type(uid) is not int or not isinstance(gpus, list) or not all(type(x) in (int, str) for x in gpus):
+        raise InvalidInput(f"{file} is no job file; write uid = 1000 and gpus = [0]")
+    return JobFile(uid, tuple(gpus))
+
+
+def _check_owner(path: Path, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    if not is_kind(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise InvalidInput(f"{path}: others than root may write it, or it is a link; delete it")

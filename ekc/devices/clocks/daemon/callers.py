@@ -46,16 +46,6 @@ def describe_user(uid: int) -> str:
         return f"uid {uid}"
 
 
-def read_process_uid(pid: int) -> int | None:
-    """User of a process; None where there is no such process."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return None
-    # The owner of /proc/PID would be root for a process that may not be traced.
-    return next((int(line.split()[1]) for line in lines if line.startswith("Uid:")), None)
-
-
 def read_unknown_uid() -> int:
     """The user id that the kernel reports for users of another user namespace that this one does not have."""
     try:

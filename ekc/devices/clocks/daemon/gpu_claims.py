@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ekc.devices.clocks.daemon.allow_list import AllowList
-from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_process_uid
-from ekc.devices.clocks.daemon.job_files import GpuIdentity
+from ekc.devices.clocks.daemon.allow_list import AllowList, GpuIdentity
+from ekc.devices.clocks.daemon.callers import Caller, describe_user
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.nvml.library import (
@@ -22,7 +21,7 @@ from ekc.devices.nvml.library import (
 )
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, InvalidInput
-from ekc.processes.process_facts import read_command_name
+from ekc.processes.process_facts import read_command_name, read_user_id
 
 END_TIMEOUT_S = 3.0
 """Seconds that a claim waits for the settings of the one before to go back."""
@@ -109,7 +108,7 @@ def check_no_other_user(uuid: str, caller: Caller) -> None:
     running = call_nvml(f"processes of {uuid}", library.nvmlDeviceGetComputeRunningProcesses, handle)
     clients = list_mps_pids(uuid, handle)
     for pid in sorted(clients | {int(process.pid) for process in running}):
-        uid = read_process_uid(pid)
+        uid = read_user_id(pid)
         is_server = uid == 0 and pid not in clients and read_command_name(pid).startswith(MPS_PROGRAM)
         if uid not in (None, caller.uid) and not is_server:
             way = " through MPS" if pid in clients else ""
@@ -123,16 +122,16 @@ def check_settings(settings: Settings, gpu: PermittedGpu, offered: Settings, all
     """Raises `InvalidInput` for a value below what the caller may set, or above what the lease offers."""
     for name, unit in (("sm_mhz", "MHz"), ("memory_mhz", "MHz"), ("power_w", "W")):
         value, lowest = getattr(settings, name), getattr(gpu.lowest, name)
-        gears = getattr(gpu.limits.gears(), name)
+        values = getattr(gpu.limits.list_offered(), name)
         if value is None:
             continue
-        if not gears:
+        if not values:
             raise InvalidInput(f"{name}: {gpu.limits.label} cannot limit it; leave it out")
         if lowest is not None and value < lowest:
             raise InvalidInput(
                 f"{name}: {value:g} {unit} is below the {lowest:g} {unit} that {allow_list.file} allows; "
                 f"use {lowest:g} or more"
             )
-        highest = min(x for x in (gears[-1], getattr(offered, name)) if x is not None)
-        if not gears[0] <= value <= highest:
-            raise InvalidInput(f"{name}: {value:g} {unit}, from {gears[0]:g} to {highest:g} {unit}")
+        highest = min(x for x in (values[-1], getattr(offered, name)) if x is not None)
+        if not values[0] <= value <= highest:
+            raise InvalidInput(f"{name}: {value:g} {unit}, from {values[0]:g} to {highest:g} {unit}")

@@ -26,13 +26,11 @@ from ekc.devices.clocks.daemon.messages import (
     MessageChannel,
 )
 from ekc.devices.clocks.lease import LeasedActuator, LeaseKeeper
-from ekc.devices.clocks.limits import Limit, LimitTaken, Settings
+from ekc.devices.clocks.limits import Limit, LimitTaken, Settings, parse_settings
 from ekc.errors import ActuatorError, EkcError, InvalidInput
 
 FOREIGN_CHECK_S = 2.0
 """Seconds between two looks for processes of other users on leased GPUs."""
-MAX_VALUE = 1e6
-"""MHz and watts that no board has."""
 REQUESTS = ("check", "lease", "set", "beat", "end")
 
 
@@ -223,13 +221,7 @@ def _read_settings(values: Any) -> Settings:
     """Settings with numbers or None. Raises `InvalidInput`."""
     if not isinstance(values, dict) or not values.keys() <= {"sm_mhz", "memory_mhz", "power_w"}:
         raise InvalidInput("settings: give sm_mhz, memory_mhz and power_w, or some of them")
-    for name, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_VALUE
-        if value is not None and not is_number:
-            raise InvalidInput(f"settings: {name} is {str(value)[:40]!r}; give a number or null")
-    sm_mhz, memory_mhz, power_w = (values.get(x) for x in ("sm_mhz", "memory_mhz", "power_w"))
-    return Settings(
-        None if sm_mhz is None else int(sm_mhz),
-        None if memory_mhz is None else int(memory_mhz),
-        None if power_w is None else float(power_w),
-    )
+    try:
+        return parse_settings(values)
+    except ValueError as problem:
+        raise InvalidInput(f"settings: {problem}") from problem

@@ -1,7 +1,8 @@
-"""The daemon's process: its socket, its connections, and its end."""
+"""The daemon's process: its socket, its connections, its end, and what it tells systemd."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -12,16 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from types import FrameType
 
-from ekc.devices.clocks.daemon.allow_list import AllowList, read_allow_list
+from ekc.devices.clocks.daemon.allow_list import AllowList, make_job_folder, read_allow_list
 from ekc.devices.clocks.daemon.callers import read_caller
 from ekc.devices.clocks.daemon.gpu_claims import GpuClaims
-from ekc.devices.clocks.daemon.job_files import make_job_folder
 from ekc.devices.clocks.daemon.messages import MAX_REQUEST_BYTES, ConnectionEnded, MessageChannel
 from ekc.devices.clocks.daemon.served_connection import DaemonServices, ServedConnection
-from ekc.devices.clocks.daemon.service_manager import notify, read_watchdog_interval_s, take_passed_socket
 from ekc.devices.clocks.restore import restore_all
 from ekc.devices.nvml.library import explain_refusal
 from ekc.errors import EkcError, InvalidInput
@@ -238,3 +238,49 @@ def log(line: str) -> None:
     """A line to stderr, which systemd writes to the journal."""
     with suppress(OSError):
         print(f"ekc govern --daemon: {line}", file=sys.stderr, flush=True)
+
+
+FIRST_PASSED_DESCRIPTOR = 3
+
+
+def notify(*states: str) -> None:
+    """Tell the service manager "READY=1", "STOPPING=1" and so on; nothing without one (NOTIFY_SOCKET)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    name = f"\0{address[1:]}" if address[0] == "@" else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        # A service manager that went away must not end the daemon.
+        sender.setblocking(False)
+        sender.sendto("\n".join(states).encode(), name)
+
+
+def read_watchdog_interval_s() -> float | None:
+    """Seconds within which the service manager expects a sign of life; None where it expects none."""
+    if os.environ.get("WATCHDOG_PID") not in (None, str(os.getpid())):
+        return None
+    try:
+        return int(os.environ["WATCHDOG_USEC"]) / 1e6 or None
+    except (KeyError, ValueError):
+        return None
+
+
+def take_passed_socket() -> socket.socket | None:
+    """The listening socket that the service manager has opened for this process; None without one."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
+        return None
+    os.set_inheritable(FIRST_PASSED_DESCRIPTOR, False)
+    return socket.socket(fileno=FIRST_PASSED_DESCRIPTOR)
+
+
+def format_unit(kind: str, socket_path: Path, allow_file: Path) -> str:
+    """The text of a unit file, "service" or "socket", for this installation of ekc."""
+    text = (resources.files(__package__) / f"ekc-governor.{kind}").read_text("utf-8")
+    values = {
+        "@PROGRAM@": f"{sys.executable} -m ekc govern --daemon",
+        "@SOCKET@": str(socket_path),
+        "@ALLOW@": str(allow_file),
+    }
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ekc.devices.clocks.daemon.messages import MAX_REPLY_BYTES, ConnectionEnded, MessageChannel
-from ekc.devices.clocks.daemon.service_manager import format_unit
+from ekc.devices.clocks.daemon.server import format_unit
 from tests.scripted.nvml.boards import ScriptedBoards
 
 ALICE, BOB, CAROL, GPU_GROUP = 64001, 64002, 64003, 64009

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks.daemon.allow_list import AllowList, read_allow_list
+from ekc.devices.clocks.daemon.allow_list import AllowList, GpuIdentity, read_allow_list
 from ekc.devices.clocks.daemon.callers import Caller
-from ekc.devices.clocks.daemon.job_files import GpuIdentity
 from ekc.devices.clocks.limits import Settings
 from ekc.errors import ActuatorError, InvalidInput
 

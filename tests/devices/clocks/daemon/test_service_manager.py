@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks.daemon.service_manager import (
-    UNITS,
+from ekc.devices.clocks.daemon.server import (
     format_unit,
     notify,
     read_watchdog_interval_s,
@@ -25,8 +24,8 @@ LARGEST_EXPOSURE = 30
 
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
-    files = [tmp_path / f"ekc-governor.{kind}" for kind in UNITS]
-    for kind, file in zip(UNITS, files, strict=True):
+    files = [tmp_path / f"ekc-governor.{kind}" for kind in ("service", "socket")]
+    for kind, file in zip(("service", "socket"), files, strict=True):
         file.write_text(format_unit(kind, Path("/run/ekc/governor.sock"), Path("/etc/ekc/governor.toml")))
     return files
 

@@ -1,4 +1,4 @@
-"""A Gaussian process over features: mean and standard deviation of a target, learned from few rows.
+"""A `GaussianProcess` over features: mean and standard deviation of a target, learned from few rows.
 
 The kernel is Matern 5/2 with one length scale per feature. Length scales, variance and noise maximise the log
 marginal likelihood with weak log-normal priors: a few steps of Adam, continued from fit to fit.
@@ -6,8 +6,6 @@ marginal likelihood with weak log-normal priors: a few steps of Adam, continued 
 Rows may be of several groups, such as the layers of a model. The covariance of rows of two groups is a fixed
 share of what it is within a group (intrinsic coregionalization: Alvarez et al., arXiv 1106.6251). Predictions
 are of group 0.
-
-A measurement is worth the improvement that the prediction lets expect.
 
 Threads: predictions run in two threads, since NumPy on large arrays releases the interpreter lock.
 BLAS runs in one thread: `one_blas_thread`.
@@ -30,6 +28,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from ekc.forks import hold_forks
+from ekc.gaussian_process import Array, GaussianProcess
 from ekc.search.cost_model.xgboost_model import select_training_rows
 from ekc.search.data.defaults import GAUSSIAN_PROCESS
 
@@ -87,15 +86,6 @@ def one_blas_thread() -> Iterator[None]:
                 _BLAS_LIMIT.limiter = None
 
 
-Array = NDArray[np.float64]
-
-_TAIL_Z_SCORE = -6.0
-"""Z-score below which the exact formula of the expected improvement loses its digits."""
-_ERFC = np.frompyfunc(math.erfc, 1, 1)
-_TAIL_PROBABILITY = 0.5 * math.erfc(-_TAIL_Z_SCORE / math.sqrt(2))
-
-BLOCK_COLUMNS = 64
-"""Columns of the triangular matrix that are multiplied at once."""
 _JITTER, _MIN_SQUARED_DISTANCE = 1e-5, 1e-12
 _LOWER_BOUNDS, _UPPER_BOUNDS = (-2.0, -3.0, -9.0), (6.0, 3.0, 0.0)
 """Bounds of log length scale, log variance and log noise, in units of the standard deviations of the features
@@ -105,7 +95,7 @@ _LOG_NOISE_MEAN, _LOG_NOISE_VARIANCE = -5.0, 4.0
 
 
 @dataclass
-class GaussianProcess:
+class FeatureProcess:
     """Call `fit`, then `predict`. Deterministic: it uses no random numbers."""
 
     _theta: Array = field(default_factory=lambda: np.zeros(0))
@@ -137,19 +127,12 @@ class GaussianProcess:
         self._theta = _maximize_posterior(self._rows, z, factors, self._theta, steps)
         covariance = factors * _compute_covariance(self._rows, self._rows, self._theta)[0]
         covariance[np.diag_indices(len(z))] += _noise_variance(self._theta)
-        whitening = np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
-        self._posterior = self._make_posterior(whitening, z)
-
-    def _make_posterior(self, whitening: Array, z: Array) -> _Posterior:
-        center = self._rows.mean(axis=0)
-        scaled = (self._rows - center) * np.exp(-self._theta[:-2])
-        return _Posterior(
-            center,
-            np.ascontiguousarray(-2 * scaled.T, dtype=np.float32),
-            np.square(scaled).sum(axis=1).astype(np.float32),
-            whitening.T @ (whitening @ z),
-            np.ascontiguousarray(whitening.T),
-        )
+        self._process = GaussianProcess(covariance, z)
+        self._center = self._rows.mean(axis=0)
+        scaled = (self._rows - self._center) * np.exp(-self._theta[:-2])
+        self._negated_twice_rows = np.ascontiguousarray(-2 * scaled.T, dtype=np.float32)
+        """[d, n]: minus twice the rows, in length scales."""
+        self._squared_norms = np.square(scaled).sum(axis=1).astype(np.float32)
 
     def predict(self, rows: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the target at each row."""
@@ -159,8 +142,8 @@ class GaussianProcess:
         def predict_chunk(start: int) -> None:
             chunk = slice(start, start + chunk_rows)
             across = self._compute_cross_covariance(rows[chunk]).astype(np.float64)
-            mean[chunk] = across @ self._posterior.weights
-            explained[chunk] = _compute_explained_variance(across, self._posterior.whitening)
+            mean[chunk] = self._process.predict_mean(across)
+            explained[chunk] = self._process.compute_explained_variance(across)
 
         with one_blas_thread():
             list(_get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
@@ -181,54 +164,28 @@ class GaussianProcess:
             scaled = rows / (self._feature_std if self.is_fitted else _compute_feature_std(rows))
             covariance = _compute_covariance(scaled, scaled, theta)[0]
             if self.is_fitted:
-                explained = (
-                    self._compute_cross_covariance(rows).astype(np.float64) @ self._posterior.whitening
-                )
-                covariance -= explained @ explained.T
+                across = self._compute_cross_covariance(rows).astype(np.float64)
+                covariance -= self._process.compute_explained_covariance(across, across)
         diagonal = np.diag_indices(len(rows))
         covariance[diagonal] = np.maximum(covariance[diagonal], 0.0) + _noise_variance(theta)
         std = np.sqrt(covariance[diagonal])
         return np.asarray(covariance / np.outer(std, std))
 
     def _compute_cross_covariance(self, rows: Array) -> NDArray[np.float32]:
-        """[rows, learned rows]: covariance between rows of group 0 and these."""
+        """[rows, learned rows]: covariance between rows of group 0 and these.
+
+        Distances are computed around the centre of the rows and in single precision, because populations are
+        large. Solutions of linear systems, which amplify errors, are in double precision.
+        """
         scales = np.exp(-self._theta[:-2])
-        scaled = ((rows / self._feature_std - self._posterior.center) * scales).astype(np.float32)
-        squared = scaled @ self._posterior.negated_twice_rows
+        scaled = ((rows / self._feature_std - self._center) * scales).astype(np.float32)
+        squared = scaled @ self._negated_twice_rows
         squared += np.square(scaled).sum(axis=1)[:, None]
-        squared += self._posterior.squared_norms
+        squared += self._squared_norms
         squared = np.maximum(squared, np.float32(_MIN_SQUARED_DISTANCE), out=squared)
         covariance = _apply_matern(squared, self._theta)
         covariance *= self._group_factors.astype(np.float32)
         return covariance
-
-
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """Arrays of a prediction. Distances are computed around the centre of the rows and in single precision,
-    because populations are large. Solutions of linear systems, which amplify errors, are in double
-    precision."""
-
-    center: Array
-    """[d]: mean of the learned rows."""
-    negated_twice_rows: NDArray[np.float32]
-    """[d, n]: minus twice the rows, in length scales."""
-    squared_norms: NDArray[np.float32]
-    """[n]: squared norms of the rows, in length scales."""
-    weights: Array
-    """[n]: inverse covariance times targets."""
-    whitening: Array
-    """[n, n]: inverse Cholesky factor of the covariance, upper triangular."""
-
-
-def _compute_explained_variance(cross_covariance: Array, whitening: Array) -> Array:
-    """Sum of squares of each row of `cross_covariance @ whitening`, without the products that are 0."""
-    total = np.zeros(len(cross_covariance))
-    for low in range(0, len(whitening), BLOCK_COLUMNS):
-        high = min(low + BLOCK_COLUMNS, len(whitening))
-        part = cross_covariance[:, :high] @ whitening[:high, low:high]
-        total += np.einsum("ij,ij->i", part, part)
-    return total
 
 
 def _apply_matern(squared_distance: NDArray[np.float32], theta: Array) -> NDArray[np.float32]:
@@ -311,25 +268,3 @@ def _compute_gradient(rows: Array, z: Array, factors: Array, theta: Array) -> Ar
         np.trace(by_covariance) * math.exp(theta[-1]) + (theta[-1] - _LOG_NOISE_MEAN) / _LOG_NOISE_VARIANCE
     )
     return np.concatenate([lengths, [scale, noise]])
-
-
-def normal_cdf(z: Array) -> Array:
-    """Cumulative distribution function of the standard normal distribution."""
-    return 0.5 * np.asarray(_ERFC(-z / math.sqrt(2)), dtype=np.float64)
-
-
-def log_expected_improvement(mean: Array, std: Array, best: Array | float) -> Array:
-    """Log of the expected improvement E[max(best - x, 0)], x normal with this mean and standard deviation.
-
-    `mean` and `best` are logs of figures, lower is better; of the result, higher is better.
-    """
-    z = (best - mean) / std
-    near = np.maximum(z, _TAIL_Z_SCORE)
-    probability = np.full(z.shape, _TAIL_PROBABILITY)
-    at = z > _TAIL_Z_SCORE
-    probability[at] = normal_cdf(z[at])
-    gain = near * probability + np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
-    # In the tail, two terms of the series: density / z^2 * (1 - 3 / z^2).
-    far = np.minimum(z, _TAIL_Z_SCORE)
-    tail = -z * z / 2 - 0.5 * math.log(2 * math.pi) - 2 * np.log(-far) + np.log1p(-3 / far**2)
-    return np.asarray(np.log(std) + np.where(at, np.log(gain), tail))

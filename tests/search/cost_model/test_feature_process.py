@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ekc.search.cost_model import gaussian_process
-from ekc.search.cost_model.gaussian_process import GaussianProcess, one_blas_thread
+from ekc.search.cost_model import feature_process
+from ekc.search.cost_model.feature_process import FeatureProcess, one_blas_thread
 from ekc.search.data.defaults import GAUSSIAN_PROCESS
 from tests.search.helpers import bumps
 
@@ -24,7 +24,7 @@ def test_predictions_match_double_precision(features: int, rows: int, noise: flo
     near = random.integers(0, rows, 50)
     rows_predicted[:50] = rows_learned[near] + random.normal(0, 1e-3, (50, features))
     targets = np.sin(rows_learned[:, 0]) + 0.3 * rows_learned[:, 1] + random.normal(0, noise, rows)
-    process = GaussianProcess()
+    process = FeatureProcess()
     # Repeated fits, as in a run: without noise, length scales and variance go to their bounds.
     for _ in range(FITS):
         process.fit(rows_learned, targets)
@@ -32,9 +32,9 @@ def test_predictions_match_double_precision(features: int, rows: int, noise: flo
 
     theta = process._theta
     rows_in_units, asked_in_units = rows_learned / process._feature_std, rows_predicted / process._feature_std
-    covariance = gaussian_process._compute_covariance(rows_in_units, rows_in_units, theta)[0]
-    covariance += gaussian_process._noise_variance(theta) * np.eye(rows)
-    across = gaussian_process._compute_covariance(asked_in_units, rows_in_units, theta)[0]
+    covariance = feature_process._compute_covariance(rows_in_units, rows_in_units, theta)[0]
+    covariance += feature_process._noise_variance(theta) * np.eye(rows)
+    across = feature_process._compute_covariance(asked_in_units, rows_in_units, theta)[0]
     z = (targets - targets.mean()) / targets.std()
     exact = across @ np.linalg.solve(covariance, z) * targets.std() + targets.mean()
     known_part = (across * np.linalg.solve(covariance, across.T).T).sum(axis=1)
@@ -45,7 +45,7 @@ def test_predictions_match_double_precision(features: int, rows: int, noise: flo
 
 def test_process_predicts_new_rows_with_honest_std() -> None:
     rows, targets = bumps(120, 0)
-    process = GaussianProcess()
+    process = FeatureProcess()
     process.fit(rows, targets)
     fresh, truth = bumps(300, 1)
     mean, spread = process.predict(fresh)
@@ -61,7 +61,7 @@ def test_process_predicts_new_rows_with_honest_std() -> None:
 
 def test_process_keeps_the_best_rows() -> None:
     rows, targets = bumps(MAX_ROWS + 200, 3)
-    process = GaussianProcess()
+    process = FeatureProcess()
     process.fit(rows, targets)
     best = np.argsort(targets)[:20]
     np.testing.assert_allclose(process.predict(rows[best])[0], targets[best], atol=0.1)
@@ -73,7 +73,7 @@ def test_rows_of_another_group_teach_less_than_own_rows() -> None:
     fresh, truth = bumps(300, 5)
     errors, spreads = [], []
     for group in (0, 1):
-        process = GaussianProcess()
+        process = FeatureProcess()
         process.fit(rows, targets, np.full(120, group))
         mean, spread = process.predict(fresh)
         errors.append(np.abs(mean - truth).mean())
@@ -84,7 +84,7 @@ def test_rows_of_another_group_teach_less_than_own_rows() -> None:
 
 def test_rows_of_one_group_need_no_names() -> None:
     rows, targets = bumps(30, 6)
-    plain, named = GaussianProcess(), GaussianProcess()
+    plain, named = FeatureProcess(), FeatureProcess()
     plain.fit(rows, targets)
     named.fit(rows, targets, np.zeros(30, np.int64))
     np.testing.assert_array_equal(plain.predict(rows), named.predict(rows))
@@ -98,16 +98,16 @@ def test_gradient_matches_finite_differences(groups: np.ndarray) -> None:
     theta = np.array([0.3, 0.8, 1.2, 0.5, 0.2, -3.0])
 
     def cost(t: np.ndarray) -> float:
-        k = factors * gaussian_process._compute_covariance(rows, rows, t)[0]
-        k += gaussian_process._noise_variance(t) * np.eye(25)
-        prior = ((t[:-2] - gaussian_process._prior_log_length(4)) ** 2).sum() + t[-2] ** 2
-        prior += (t[-1] - gaussian_process._LOG_NOISE_MEAN) ** 2 / gaussian_process._LOG_NOISE_VARIANCE
+        k = factors * feature_process._compute_covariance(rows, rows, t)[0]
+        k += feature_process._noise_variance(t) * np.eye(25)
+        prior = ((t[:-2] - feature_process._prior_log_length(4)) ** 2).sum() + t[-2] ** 2
+        prior += (t[-1] - feature_process._LOG_NOISE_MEAN) ** 2 / feature_process._LOG_NOISE_VARIANCE
         return float(0.5 * (z @ np.linalg.solve(k, z) + np.linalg.slogdet(k)[1] + prior))
 
     steps = np.eye(6) * 1e-5
     numeric = [(cost(theta + s) - cost(theta - s)) / 2e-5 for s in steps]
     np.testing.assert_allclose(
-        gaussian_process._compute_gradient(rows, z, factors, theta), numeric, rtol=1e-4, atol=1e-4
+        feature_process._compute_gradient(rows, z, factors, theta), numeric, rtol=1e-4, atol=1e-4
     )
 
 

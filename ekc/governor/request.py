@@ -4,7 +4,9 @@ since the job has not started yet."""
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
 
 from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
@@ -120,6 +122,24 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) and is_number(value) else format_value(value)
 
 
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+
+
+def check_name(name: str, *, each: bool = False, has_deadline: bool = False) -> str:
+    """A name under which the choice of a job is kept, which becomes that of a file, and the options beside
+    it. Raises `InvalidInput`. Needs no NumPy: the job has not started."""
+    if not re.fullmatch(_NAME, name):
+        raise InvalidInput(
+            f"--remember {name}: a name is 1 to 100 letters, digits, dots, dashes and underscores, "
+            "such as nightly-bert"
+        )
+    if each:
+        raise InvalidInput("--remember: with --each there is a choice for each GPU; leave one of them out")
+    if has_deadline:
+        raise InvalidInput("--remember: with --deadline the work left decides; leave one of them out")
+    return name
+
+
 ACTUATORS = ("auto", "nvml", "daemon", "zeusd")
 
 
@@ -167,3 +187,70 @@ class GovernorRequest:
         if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:
             given = format_value(self.actuator)
             raise InvalidInput(f"--actuator: no actuator {given}; actuators are {', '.join(ACTUATORS)}")
+
+
+UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "min": 60.0, "s": 1.0}
+_PART = r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)"
+EXAMPLES = "write 2h, 1h30m, 18:30 or 2026-05-04T18:30"
+
+
+def parse_deadline(text: str, now: datetime) -> float:
+    """Seconds from `now` (local time) until a deadline. A time of day is the next one. Raises `InvalidInput`
+    for other texts and for a time that has passed."""
+    text = text.strip()
+    if re.fullmatch(f"(?:{_PART}\\s*)+", text):
+        length = sum(float(number) * UNIT_SECONDS[unit] for number, unit in re.findall(_PART, text))
+        if length > 0:
+            return length
+        raise InvalidInput(f"--deadline {text}: no time at all; {EXAMPLES}")
+    seconds = (_parse_time(text, now) - now.astimezone()).total_seconds()
+    if seconds <= 0:
+        raise InvalidInput(f"--deadline {text}: that time has passed; it is {now:%Y-%m-%dT%H:%M}")
+    return seconds
+
+
+def _parse_time(text: str, now: datetime) -> datetime:
+    """The time that a text names, with its zone; a time without a zone is local."""
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        try:
+            found = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)), now.tzinfo)
+        except ValueError as problem:
+            raise InvalidInput(f"--deadline {text}: no time of day ({problem}); {EXAMPLES}") from None
+        return (found if found > now else found + timedelta(days=1)).astimezone()
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"--deadline {text}: no length of time and no time; {EXAMPLES}") from None
+
+
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """Cost and emission of a kWh; None for what was not given."""
+
+    price: float | None = None
+    """Money per kWh."""
+    currency: str = ""
+    """Its word, such as EUR."""
+    intensity: float | None = None
+    """Grams of CO2 per kWh."""
+
+    def __post_init__(self) -> None:
+        for name, value, unit in (("price", self.price, "money"), ("intensity", self.intensity, "grams")):
+            if value is not None and not (is_number(value) and 0 <= value < math.inf):
+                raise InvalidInput(f"{name}: {format_value(value)}, a finite number of {unit} per kWh from 0")
+        if self.price is not None and not (isinstance(self.currency, str) and self.currency[:1].isalpha()):
+            raise InvalidInput(
+                f"price: {self.price:g} needs the word of its currency, not {format_value(self.currency)}; "
+                f"write {self.price:g} EUR"
+            )
+
+    def compute_money(self, joules: float) -> float | None:
+        """Money for some energy; None without a price."""
+        return None if self.price is None else joules / JOULES_PER_KWH * self.price
+
+    def compute_grams(self, joules: float) -> float | None:
+        """Grams of CO2 for some energy; None without an intensity."""
+        return None if self.intensity is None else joules / JOULES_PER_KWH * self.intensity

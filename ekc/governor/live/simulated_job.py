@@ -1,4 +1,4 @@
-"""True savings of a governed simulated job, and its best static limit: known in a simulation alone."""
+"""A simulated job to govern, and the truth of it: its savings and its best static limit."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekc.governor import objective
+from ekc.errors import InvalidInput
+from ekc.governor.decision import find_static
 from ekc.governor.event_records import format_settings
-from ekc.governor.policy import Policy
+from ekc.governor.live.group import GovernedUnit
 from ekc.governor.protocols import Settings
-from ekc.governor.simulation.simulated_job import SimulatedJob, compute_costs
-from ekc.governor.simulation.simulated_run import SimulatedRun
+from ekc.governor.request import Policy
+from ekc.governor.simulation.card import SIMULATED_CARDS
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun, compute_costs
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,20 @@ def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float
     is_paused = np.array([stage.is_paused for stage in job.stages])[job.stage_indices]
     worked_s = float(seconds[-1]) - float(job.seconds[is_paused].sum())
     slowdown, saving = (seconds - seconds[-1]) / worked_s, 1 - joules / joules[-1]
-    place = objective.find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
+    place = find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
     if place is None or place == len(seconds) - 1:
         return Settings(), 0.0, 0.0
     clock = int(job.card.list_sm_clocks_mhz()[place])
     return Settings(sm_mhz=clock), float(saving[place]), float(slowdown[place])
+
+
+def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
+    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
+    if kind not in JOB_KINDS:
+        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
+    if card not in SIMULATED_CARDS:
+        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
+    if not 1 <= minutes <= 24 * 60:
+        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
+    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
+    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)
