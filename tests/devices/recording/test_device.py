@@ -134,7 +134,7 @@ def test_command_line_replays_a_recording(
     words = ["tune", "matmul", "32", "32", "32", "--target", f"recorded:{recorded}", "--out", str(tmp_path)]
     assert main(words) == 0
     header = capsys.readouterr()
-    assert "replay of" in header.err
+    assert "a100 (simulated), recorded" in header.err
     assert "a100 (simulated), recorded" in header.out
     assert main(["recording", "show", str(recorded)]) == 0
     assert "a100 (simulated), recorded" in capsys.readouterr().out
