@@ -15,6 +15,7 @@ uv pip install -q --python .venv -e '.[dev,docs]'
 .venv/bin/lint-imports
 .venv/bin/python .ci/check_words.py
 .venv/bin/python .ci/check_structure.py
+.venv/bin/python .ci/check_reachability.py
 .venv/bin/python .ci/check_prose.py
 .venv/bin/python .ci/check_blocks.py
 .venv/bin/pytest -q tests/docs/test_reference.py
