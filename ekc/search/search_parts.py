@@ -14,7 +14,7 @@ from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import ScheduleSpace
-from ekc.search.database.conditions import count_schedules, describe_unused
+from ekc.search.database.conditions import describe_unused
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.forecast import forecast_run
 from ekc.search.loop.measure import Measurer
@@ -48,7 +48,7 @@ def open_search_parts(op: Operator, device: Device, options: TuneOptions, store:
         forecast = f"replay of {len(recorded.rows)} recorded schedules"
         return SearchParts(recorded, RecordedMeasurer(device), lambda: forecast)
     space, measurer = Space(op, device.limits), Measurer(device, store)
-    counts = count_schedules(store, to_canonical_json(op.to_json()), "timing")
+    counts = store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing")
     near, far = describe_unused(counts, device)
     if near:
         warnings.warn(

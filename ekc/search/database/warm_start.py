@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from ekc.search.cost_model.transfer import MeasuredGroup, TransferPrior, learn_t
 from ekc.search.cost_model.xgboost_model import select_training_rows
 from ekc.search.data.defaults import SURROGATE
 from ekc.search.data.trial import Trial
-from ekc.search.database.conditions import get_present_conditions, read_conditions
+from ekc.search.database.conditions import get_present_conditions
 from ekc.search.database.database import RecordStore
 from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.database.query import rows_to_trials
-from ekc.search.database.rows import RecordKey, RecordRow, to_canonical_json
+from ekc.search.database.rows import RecordKey, RecordRow, group_rows, to_canonical_json
 from ekc.tables import count_nouns
 
 MAX_GROUPS, MAX_ROWS_PER_GROUP = 6, 64
@@ -45,9 +45,12 @@ def load_transfer_prior(
     """Learn a transfer prior from a record file. Returns (the prior, its description); (None, the reason) if
     there is nothing to learn from. Raises `RecordError` for the file."""
     with RecordStore(path, create=False) as store:
-        found = _group_foreign_rows(store.read_rows(), to_canonical_json(op.to_json()), device)
+        found = group_rows(store.read_rows())
+    # The run finds its own rows by their key.
+    found.pop((to_canonical_json(op.to_json()), get_present_conditions(device)), None)
     groups, left_out = list[MeasuredGroup](), dict[str, None]()
-    for shared, rows in reversed(found.items()):
+    for rows in sorted(found.values(), key=lambda rows: -rows[-1].id):
+        shared = rows[0].key
         why = _explain_exclusion(shared, device)
         taught = None if why else _find_device(shared, device)
         if taught is None:
@@ -67,23 +70,6 @@ def load_transfer_prior(
     return prior, f"{prior}{rest}"
 
 
-def _group_foreign_rows(
-    rows: Iterable[RecordRow], own_operator: str, device: Device
-) -> dict[RecordKey, list[RecordRow]]:
-    """Group the rows that the run does not find by their key, by operator and conditions, in the order of the
-    last measurement. The keys of the groups have no schedule."""
-    found: dict[RecordKey, list[RecordRow]] = {}
-    here = get_present_conditions(device)
-    for row in rows:
-        if row.key.operator == own_operator and read_conditions(row.key) == here:
-            continue
-        shared = replace(row.key, schedule_digest="", draw=0, window_s=None)
-        group = found.pop(shared, [])
-        group.append(row)
-        found[shared] = group
-    return found
-
-
 def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
     """Explain why a group is not learned from; "" if it may be."""
     if shared_key.simulated and not device.simulated:
@@ -98,9 +84,7 @@ def _explain_exclusion(shared_key: RecordKey, device: Device) -> str:
 def _is_of_clock_search(shared_key: RecordKey, op: Operator, device: Device) -> bool:
     """Whether a group differs from the run in its clocks alone: a search over clocks stores a few kernels of
     the same operator at each clock."""
-    same = replace(read_conditions(shared_key), clock_regime=device.clock_regime) == get_present_conditions(
-        device
-    )
+    same = replace(shared_key.conditions, clock_regime=device.clock_regime) == get_present_conditions(device)
     return same and shared_key.operator == to_canonical_json(op.to_json())
 
 

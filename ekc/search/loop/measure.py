@@ -23,7 +23,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.search.data.result import COMPILE_FAILURE_PREFIX, MeasurementCost
-from ekc.search.database.conditions import count_schedules, get_present_conditions
+from ekc.search.database.conditions import get_present_conditions
 from ekc.search.database.database import RecordKey, RecordKind, RecordRow, RecordStore, to_canonical_json
 from ekc.version import __version__
 
@@ -72,7 +72,7 @@ class Measurer:
 
     def count_timed_schedules(self, op: Operator) -> int:
         """Count the schedules of an operator with a stored timing under the conditions of this device."""
-        counts = count_schedules(self.store, to_canonical_json(op.to_json()), "timing")
+        counts = self.store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing")
         return counts.get(get_present_conditions(self.device), 0)
 
     def _find_compile_failure(self, key: RecordKey) -> MeasurementFailure | None:

@@ -34,11 +34,10 @@ from ekc.search.data.result import (
     estimate_metering_s,
 )
 from ekc.search.data.trial import Trial, Trials
-from ekc.search.database.conditions import RecordConditions, read_conditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import MeasuredSet, make_measured_set
 from ekc.search.database.query import SelectionRule, choose_finalists, read_operator, rows_to_candidates
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.rows import RecordConditions, RecordRow, group_rows
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED, ScheduleModel, assign_folds
 from ekc.search.run_data.from_result import collect_run
 
@@ -86,10 +85,7 @@ def _group_rows(files: Sequence[str | Path]) -> dict[RecordKeyPair, list[RecordR
     for file in files:
         with RecordStore(file, create=False) as store:
             rows += store.read_rows()
-    groups: dict[RecordKeyPair, list[RecordRow]] = {}
-    for row in sorted(rows, key=lambda row: row.created):
-        groups.setdefault((row.key.operator, read_conditions(row.key)), []).append(row)
-    return groups
+    return group_rows(sorted(rows, key=lambda row: row.created))
 
 
 def _describe_absence(
