@@ -12,8 +12,7 @@ from ekc.codegen.library.kernels import TargetBoard
 from ekc.devices.device import Device
 from ekc.devices.simulated.specs import list_names
 from ekc.errors import InvalidInput
-from ekc.search.database.conditions import get_present_conditions, sort_by_nearness
-from ekc.search.database.rows import RecordConditions
+from ekc.search.database.conditions import RecordConditions, get_present_conditions, sort_by_nearness
 
 
 def match_board(device: str, board: str) -> int:

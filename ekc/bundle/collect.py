@@ -22,6 +22,7 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.data.selection import sort_by_latency
 from ekc.search.data.trial import Trial
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
     DEFAULT_RULE,
@@ -30,7 +31,7 @@ from ekc.search.database.query import (
     read_operator,
     rows_to_trials,
 )
-from ekc.search.database.rows import RecordConditions, RecordRow, group_rows
+from ekc.search.database.rows import RecordRow, group_rows
 from ekc.search.tuning_result import make_choice
 
 

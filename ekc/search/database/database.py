@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children, hold_forks
 from ekc.search.database import rows as sql
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.record_file import (
     MAX_VALUE_BYTES,
     check_record_path,
@@ -241,7 +242,7 @@ class RecordStore:
 
     def count_schedules(
         self, *, operator: str | None = None, kind: RecordKind | None = None
-    ) -> dict[sql.RecordConditions, int]:
+    ) -> dict[RecordConditions, int]:
         """Count the schedules by conditions, in the order of their last row; only of an operator (canonical
         JSON) or kind if given."""
         digest = None if operator is None else hash_operator(operator)

@@ -6,7 +6,6 @@ import itertools
 import math
 import operator
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, NoReturn, TypeVar
@@ -95,17 +94,20 @@ def select_counting(outcomes: Iterable[Outcome[ValueT]]) -> CountingOutcomes[Val
     or a failure without a later measurement makes the status. Repeats of the finals replace the first timing,
     and the longest metering window the others."""
     latest = {one[1:4]: one for one in outcomes}
-    by_kind = defaultdict[str, list[Outcome[ValueT]]](list)
-    for one in sorted(latest.values(), key=_get_number):
-        by_kind[one.kind].append(one)
-    timings, meterings, checks = by_kind["timing"], by_kind["metering"], by_kind["check"]
+    ordered = sorted(latest.values(), key=_get_number)
+    timings, meterings, checks, failures = (
+        [one for one in ordered if one[1] == kind] for kind in ("timing", "metering", "check", "failure")
+    )
     finals = [one for one in timings if one.draw]
     longest = max([one.window_s or 0.0 for one in meterings], default=0.0)
     rejected = [one for one in checks if one.status.startswith(REJECTED_VERDICTS)]
-    last = max([*by_kind["failure"], *rejected], key=_get_number, default=None)
-    fails = last and (rejected or all(last.id > one.id for one in timings + meterings))
+    status = "ok"
+    if failures or rejected:
+        last = max(failures + rejected, key=_get_number)
+        if rejected or last.id > max([one.id for one in timings + meterings], default=0):
+            status = last.status
     return CountingOutcomes(
-        last.status if last and fails else "ok",
+        status,
         [one.value for one in finals or timings],
         [one.value for one in meterings if (one.window_s or 0.0) == longest],
         [one.value for one in checks],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ekc.errors import InvalidInput, RecordError
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.database import RecordStore
 from ekc.search.database.figures import (
     MeasuredFigures,
@@ -21,7 +22,7 @@ from ekc.search.database.figures import (
     group_by_schedule,
 )
 from ekc.search.database.query import read_operator
-from ekc.search.database.rows import RecordConditions, RecordRow, StoredGroup, group_rows
+from ekc.search.database.rows import RecordRow, StoredGroup, group_rows
 
 MAX_NAMED = 4
 """Operators or devices that one line names, at most."""

@@ -24,6 +24,7 @@ from ekc.search.data.selection import TimedScheduleT, select_winners
 from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
     MAX_LISTED,
+    RecordConditions,
     describe_counts,
     get_present_conditions,
     sort_by_nearness,
@@ -37,7 +38,7 @@ from ekc.search.database.figures import (
     group_by_schedule,
     refuse_figures,
 )
-from ekc.search.database.rows import RecordConditions, RecordRow, StoredGroup, digest_text
+from ekc.search.database.rows import RecordRow, StoredGroup, digest_text
 
 
 def read_operator(text: str, file: str | Path) -> Operator:

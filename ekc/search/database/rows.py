@@ -6,7 +6,6 @@ names of their columns, and the queries are made of both.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -20,65 +19,11 @@ from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
 from ekc.file_limits import parse_json
+from ekc.search.database.conditions import RecordConditions
 from ekc.version import __version__
 
 RecordKind = Literal["timing", "metering", "failure", "check"]
 MeasurementT = TypeVar("MeasurementT", Timing, Metering)
-
-
-@dataclass(frozen=True)
-class RecordConditions:
-    """The conditions of a measurement, besides operator and schedule."""
-
-    device: str
-    simulated: bool
-    clock_regime: str
-    """Clock setting, such as "fixed 1410 MHz"."""
-    data_policy: str
-    driver: str
-    """Version of the driver, or of the simulator."""
-    nvrtc: str
-    """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
-
-    def __str__(self) -> str:
-        return ", ".join([self.label, *self._describe_parts().values()])
-
-    @property
-    def label(self) -> str:
-        """Name of the device, with "(simulated)" if it is."""
-        return f"{self.device}{' (simulated)' if self.simulated else ''}"
-
-    def is_same_device(self, other: RecordConditions) -> bool:
-        """Whether the device is the same."""
-        return (self.device, self.simulated) == (other.device, other.simulated)
-
-    def compute_agreement(self, other: RecordConditions) -> tuple[bool, ...]:
-        """Compute which parts are equal, the most important first. A greater tuple is nearer."""
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return tuple(mine == theirs for mine, theirs in pairs)
-
-    def describe_difference(self, other: RecordConditions) -> str:
-        """Describe the parts that differ from other conditions. For another device: the device and NVRTC, as
-        its clocks, data and driver always differ."""
-        mine, theirs = self._describe_parts(), other._describe_parts()
-        if self.is_same_device(other):
-            return ", ".join(text for name, text in mine.items() if text != theirs[name])
-        compiler = [mine["nvrtc"]] if self.nvrtc != other.nvrtc else []
-        return ", ".join([f"on {self.label}", *compiler])
-
-    def describe_differences(self, others: Iterable[RecordConditions]) -> str:
-        """Describe the parts in which any other conditions on this device differ; "" if none does."""
-        theirs = [other._describe_parts() for other in others if other.is_same_device(self)]
-        mine = self._describe_parts().items()
-        return ", ".join(text for name, text in mine if any(other[name] != text for other in theirs))
-
-    def _describe_parts(self) -> dict[str, str]:
-        return {
-            "nvrtc": f"NVRTC {self.nvrtc}",
-            "driver": self.driver if self.simulated else f"driver {self.driver}",
-            "clock_regime": f"clocks {self.clock_regime}",
-            "data_policy": f"data {self.data_policy}",
-        }
 
 
 @dataclass(frozen=True)

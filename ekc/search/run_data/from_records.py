@@ -34,10 +34,11 @@ from ekc.search.data.result import (
     estimate_metering_s,
 )
 from ekc.search.data.trial import Trial, Trials
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import MeasuredSet, make_measured_set
 from ekc.search.database.query import SelectionRule, choose_finalists, read_operator, rows_to_candidates
-from ekc.search.database.rows import RecordConditions, RecordRow, group_rows
+from ekc.search.database.rows import RecordRow, group_rows
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED, ScheduleModel, assign_folds
 from ekc.search.run_data.from_result import collect_run
 
