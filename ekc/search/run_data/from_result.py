@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -88,20 +89,15 @@ def make_trial_columns(data: TuningData) -> TrialColumns:
     """Make the columns of all trials, from those of their data frame. Failed trials have no figures."""
     columns = list_columns(data.trials)
     ok = np.array([t.ok for t in data.trials], dtype=bool)
-    metered = ok & np.array(columns["metered"], dtype=bool)
-    shown = {
-        "latency_s": ok,
-        "power_w": ok,
-        "energy_j": ok,
-        "energy_low_j": metered,
-        "energy_high_j": metered,
+    shown: dict[str, Any] = {
+        name: np.where(ok, np.array(columns[name], np.float64), math.nan)
+        for name in ("latency_s", "power_w", "energy_j", "energy_low_j", "energy_high_j")
     }
-    figures = {x: np.where(on, np.array(columns[x], np.float64), math.nan) for x, on in shown.items()}
+    shown |= {name: tuple(columns[name]) for name in ("digest", "structure", "status")}
     return TrialColumns(
-        **{name: tuple(columns[name]) for name in ("digest", "structure", "status")},
+        **shown,
         round=np.array(columns["round"], dtype=np.int64),
-        **figures,
-        metered=metered,
+        metered=ok & np.array(columns["metered"], dtype=bool),
         metering_s=np.array([t.metering_s for t in data.trials], dtype=np.float64),
         dram_bytes=_read_dram_bytes(data),
     )
