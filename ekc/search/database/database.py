@@ -113,7 +113,7 @@ class EmptyRecordError(RecordError):
 
 
 class UnitedRows(NamedTuple):
-    """What a file holds after rows were added."""
+    """Content of a file after rows were added."""
 
     before: int
     """Number of rows before."""

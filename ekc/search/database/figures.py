@@ -66,7 +66,7 @@ def group_by_schedule(rows: Iterable[RecordRow]) -> dict[str, list[RecordRow]]:
 
 
 class Outcome(NamedTuple, Generic[ValueT]):
-    """What came of one measurement event: the part of a row that decides which rows count."""
+    """The result of one measurement event: the part of a row that decides which rows count."""
 
     id: int
     kind: RecordKind
