@@ -185,9 +185,8 @@ class RecordStore:
 
     def find(self, kind: RecordKind, key: RecordKey) -> RecordRow | None:
         """Find the latest row of this kind and identity; None if there is none."""
-        with self._raise_record_errors():
-            found = self._connection.execute(sql.FIND, sql.key_to_sql(kind, key)).fetchone()
-        return None if found is None else sql.row_from_sql(found, self._display_name)
+        found = self._select(sql.FIND, *sql.key_to_sql(kind, key))
+        return sql.row_from_sql(found[0], self._display_name) if found else None
 
     def read_rows(
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
@@ -198,40 +197,34 @@ class RecordStore:
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"
-        with self._raise_record_errors():
-            rows = self._connection.execute(query, tuple(given.values()))
-        while (found := self._fetch_row(rows)) is not None:
+        for found in self._stream(query, tuple(given.values()), 1):
             yield sql.row_from_sql(found, self._display_name)
 
     def read_values(self) -> list[sql.StoredValues]:
         """Read all rows as they are stored, oldest first. Raises RecordError for a damaged row, figures
         included."""
-        with self._raise_record_errors():
-            found = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
+        found = self._select(f"{sql.SELECT} order by id")
         for values in found:
             sql.row_from_sql(values, self._display_name).to_measurement()
         return [values[1:] for values in found]
 
     def read_row(self, number: int) -> RecordRow:
         """Read the row of a number, as the index of figures has it. Raises `RecordError` if it is damaged."""
-        with self._raise_record_errors():
-            found = self._connection.execute(f"{sql.SELECT} where id = ?", (number,)).fetchone()
-        if found is None:
+        found = self._select(f"{sql.SELECT} where id = ?", number)
+        if not found:
             raise RecordError(
                 f"{self._display_name} is damaged: its index names row {number}, which is absent"
             )
-        return sql.row_from_sql(found, self._display_name)
+        return sql.row_from_sql(found[0], self._display_name)
 
     def read_schedule_rows(self, operator_hash: str, digest: str) -> list[RecordRow]:
         """Read the rows of one schedule of an operator under all conditions, oldest first."""
-        with self._raise_record_errors():
-            found = self._connection.execute(sql.IDS_OF_SCHEDULE, (operator_hash, digest)).fetchall()
+        found = self._select(sql.IDS_OF_SCHEDULE, operator_hash, digest)
         return [self.read_row(number) for (number,) in found]
 
     def find_digests(self, start: str) -> dict[str, int]:
         """Find the digests of schedules that begin so, each with the number of its last row."""
-        with self._raise_record_errors():
-            return dict(self._connection.execute(sql.DIGESTS, (start, start)).fetchall())
+        return dict(self._select(sql.DIGESTS, start, start))
 
     def list_groups(self, operator: str | None = None) -> list[sql.StoredGroup]:
         """List the operators, or a given one (canonical JSON), under each conditions, in the order of their
@@ -258,10 +251,19 @@ class RecordStore:
         """Select from the index of figures; without it, in a file of an earlier ekc, from all rows."""
         with self._raise_record_errors():
             indexed = "indexed by trials_figures" if has_figure_index(self._connection) else ""
-            rows = self._connection.execute(query.format(index=indexed), values)
+        return self._stream(query.format(index=indexed), values, ROWS_TOGETHER)
+
+    def _select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._raise_record_errors():
+            return self._connection.execute(query, values).fetchall()
+
+    def _stream(self, query: str, values: tuple[Any, ...], together: int) -> Iterator[tuple[Any, ...]]:
+        """Select rows, so many of them in one go."""
+        with self._raise_record_errors():
+            rows = self._connection.execute(query, values)
         while True:
             with self._raise_record_errors():
-                some = rows.fetchmany(ROWS_TOGETHER)
+                some = rows.fetchmany(together)
             if not some:
                 return
             yield from some
@@ -282,11 +284,6 @@ class RecordStore:
             repeats = self._connection.execute(sql.REPEATS).fetchall()
             payloads = self._connection.execute(sql.REAL_PAYLOADS).fetchall()
         return UnitedRows(len(before), len(after), repeats, payloads)
-
-    def _fetch_row(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
-        with self._raise_record_errors():
-            found: tuple[Any, ...] | None = rows.fetchone()
-            return found
 
     @property
     def _display_name(self) -> str:

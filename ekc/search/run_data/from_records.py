@@ -21,7 +21,7 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.report.run_data import RunData
-from ekc.search.cost_model.features import FEATURE_NAMES, build_features
+from ekc.search.cost_model.features import FEATURE_NAMES
 from ekc.search.cost_model.power_model import fit_two_numbers
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import (
@@ -209,10 +209,9 @@ def _sum_cost(rows: Sequence[RecordRow], peaks: Peaks | None) -> MeasurementCost
 
 def _align_features(trials: Sequence[Trial], measured: MeasuredSet) -> NDArray[np.float32]:
     """Features of the trials; NaN for those that failed."""
-    built = build_features(measured.quantities) if measured.candidates else np.zeros((0, len(FEATURE_NAMES)))
-    rows = {c.schedule.digest: i for i, c in enumerate(measured.candidates)}
+    known = {c.digest: c.features for c in measured.candidates}
     unknown = np.full(len(FEATURE_NAMES), np.nan, np.float32)
-    found = [built[rows[t.schedule.digest]] if t.schedule.digest in rows else unknown for t in trials]
+    found = [known.get(t.digest, unknown) for t in trials]
     return np.array(found, dtype=np.float32).reshape(len(trials), len(FEATURE_NAMES))
 
 
