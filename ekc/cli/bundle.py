@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ekc.cli.arguments import (
-    OperatorCommand,
-    parse_inputs,
-    refuse_unused_options,
-)
+from ekc.cli.arguments import OperatorCommand, parse_inputs, refuse_unused_options
 from ekc.cli.model_file import READER_OPTIONS, model_option, read_model
 from ekc.cli.output import (
     FILE,
@@ -31,13 +27,9 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
-from ekc.cli.schedule_source import (
-    LocatedSchedule,
-    ScheduleSource,
-    any_toolchain_option,
-    schedule_source,
-)
+from ekc.cli.schedule_source import LocatedSchedule, ScheduleSource, any_toolchain_option, schedule_source
 from ekc.errors import InvalidInput
+from ekc.tables import format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.library.build import KernelChoice
@@ -144,7 +136,6 @@ def _split_targets(text: str | None) -> list[str] | None:
 def format_contents(bundle: Bundle) -> str:
     """Table of the kernels of a bundle: function, board, latency and energy of a call."""
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.tables import format_table
 
     latency, unit_s = choose_unit([k.figures.latency_s for k in bundle.kernels], "s")
     energy, unit_j = choose_unit([k.figures.energy_j for k in bundle.kernels], "J")
@@ -231,8 +222,6 @@ def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, st
     if trial.latency_s is not None:
         facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
     if trial.energy_j is not None:
-        from ekc.tables import format_rounded
-
         how = ("metered" if trial.metered else "predicted") + (" elsewhere" if elsewhere else "")
         facts["energy"] = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ a call ({how})"
     return facts | {"result": trial.checked or "not executed"}

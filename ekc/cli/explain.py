@@ -23,6 +23,7 @@ from ekc.cli.schedule_source import (
     target_option,
 )
 from ekc.errors import InvalidInput
+from ekc.tables import format_table
 
 if TYPE_CHECKING:
     from ekc.devices.device import Device
@@ -161,7 +162,6 @@ def _format_exact_account(
     explanation: SimulatedExplanation, schedule_a: Schedule, labels: tuple[str, str]
 ) -> str:
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.tables import format_table
 
     sides = (explanation.a, explanation.b)
     scale, unit = choose_unit([side.energy_j for side in sides], "J")
@@ -205,7 +205,6 @@ def _format_learned_account(
     explanation: LearnedExplanation, schedule_a: Schedule, labels: tuple[str, str], simulated: bool
 ) -> str:
     """Three tables (figures, causes, accuracy of the model) and notes."""
-    from ekc.tables import format_table
 
     title = (
         f"{str(schedule_a.op).splitlines()[0]} on {explanation.device}: "
@@ -279,7 +278,6 @@ def _make_cause_row(
 
 def _format_model_quality(explanation: LearnedExplanation) -> str:
     from ekc.search.explain.schedule_model import FOLDS
-    from ekc.tables import format_table
 
     q = explanation.quality
     rows = [

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,10 +20,7 @@ from ekc.cli.output import (
 )
 from ekc.errors import InvalidInput
 from ekc.file_limits import read_plain_file
-
-if TYPE_CHECKING:
-    pass
-
+from ekc.tables import count_nouns, format_rounded, format_table
 
 FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
 
@@ -39,7 +36,6 @@ def recording() -> None:
 def show(file: Path, as_json: bool) -> None:
     """Print the contents of a recording: the device, and the measurements of each operator."""
     from ekc.devices.recording import read_recording
-    from ekc.tables import format_table
 
     found = read_recording(file)
     facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
@@ -79,7 +75,6 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     """
     from ekc.devices.recording import read_recording
     from ekc.search.replay.t4 import to_t4
-    from ekc.tables import count_nouns
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     try:
@@ -102,7 +97,6 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     from ekc.search.replay.replay import replay_search
     from ekc.search.replay.t4 import from_t4
     from ekc.search.replay.table_space import TableSpace
-    from ekc.tables import format_rounded
 
     try:
         table = from_t4(read_plain_file(file).decode(), figure)

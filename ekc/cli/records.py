@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
-from ekc.cli.output import (
-    FILE,
-    json_option,
-    print_json,
-    print_text,
-    write_text_file,
-)
-from ekc.cli.schedule_source import (
-    any_toolchain_option,
-    choice_options,
-    target_option,
-)
+from ekc.cli.output import FILE, json_option, print_json, print_text, write_text_file
+from ekc.cli.schedule_source import any_toolchain_option, choice_options, target_option
+from ekc.display import shorten
 from ekc.errors import InvalidInput
 from ekc.models.operator_arguments import OPERATOR_KINDS
+from ekc.tables import TABLE_WIDTH, count_nouns, format_table
 
 if TYPE_CHECKING:
     from ekc.search.database.listing import GroupSummary, RecordGroup, ScheduleSummary
@@ -68,7 +60,6 @@ def best(
         format_relative_interval,
         wrap_note,
     )
-    from ekc.tables import format_table
 
     op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
     trial = choose_best(op, records, device, rule, any_toolchain)
@@ -135,7 +126,6 @@ def _format_groups(file: Path, groups: Sequence[GroupSummary]) -> str:
 
 def _format_conditions(title: str, groups: Sequence[GroupSummary]) -> str:
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.tables import format_table
 
     seconds = choose_unit([one.best_latency_s for one in groups], "s")
     joules = choose_unit([one.best_energy_j for one in groups], "J")
@@ -155,8 +145,6 @@ def _format_conditions(title: str, groups: Sequence[GroupSummary]) -> str:
 
 def _wrap_title(title: str) -> str:
     import textwrap
-
-    from ekc.tables import TABLE_WIDTH
 
     return textwrap.fill(title, TABLE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
@@ -246,7 +234,6 @@ def _describe_schedule(one: ScheduleSummary) -> dict[str, Any]:
 
 def _format_schedules(file: Path, group: RecordGroup, limit: int) -> str:
     from ekc.search.summary import choose_unit, format_figure, format_relative_interval
-    from ekc.tables import count_nouns, format_table
 
     schedules = group.list_schedules()
     shown = schedules[:limit]
@@ -282,15 +269,12 @@ def _format_schedules(file: Path, group: RecordGroup, limit: int) -> str:
 
 def _shorten_status(status: str) -> str:
     """The words before the first colon: "compile: too many registers" is "compile"."""
-    from ekc.display import shorten
 
     return shorten(status.partition(":")[0], MAX_STATUS_CHARS)
 
 
 def _explain_statuses(statuses: Mapping[str, str]) -> list[str]:
     """A line for each status, by what it is of, that a table does not show in full."""
-    from ekc.display import shorten
-    from ekc.tables import TABLE_WIDTH
 
     return [
         shorten(f"{name}: {status}", TABLE_WIDTH)
@@ -321,7 +305,6 @@ def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) ->
 def _format_measurements(title: str, group: RecordGroup) -> str:
     from ekc.search.database.listing import list_measurement
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.tables import format_table
 
     found = [list_measurement(row) for row in group.rows]
     seconds = choose_unit([one.get("latency_s") for one in found], "s")
