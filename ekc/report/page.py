@@ -1,4 +1,4 @@
-"""A report: one HTML page with everything in it, which opens from a mail and without a network.
+"""The pictures of a run by name, and its report: one HTML page that opens from a mail and without a network.
 
 Plotly's script, the figures of each run and the texts of its kernels are compressed (gzip, base64). The page
 unpacks them with `DecompressionStream`: the script once, the rest when a section is opened.
@@ -7,11 +7,12 @@ unpacks them with `DecompressionStream`: the script once, the rest when a sectio
 from __future__ import annotations
 
 import base64
+import difflib
 import gzip
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -21,10 +22,11 @@ import jinja2
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.report.pictures import PICTURES
+from ekc.report.model_pictures import draw_energy, draw_importance, draw_predicted, draw_space
 from ekc.report.plan_pictures import draw_plan
 from ekc.report.run_data import PlanData, RunData, Table
 from ekc.report.theme import SIMULATED, choose_scale, import_plotly
+from ekc.report.trial_pictures import draw_front, draw_progress, draw_roofline
 
 TEMPLATES = Path(__file__).parent / "templates"
 MEGABYTE = 1e6
@@ -212,3 +214,32 @@ def _pack_plotly() -> str:
 
 def _compress(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
+PICTURES: dict[str, Callable[[RunData], Any]] = {
+    "front": draw_front,
+    "progress": draw_progress,
+    "roofline": draw_roofline,
+    "predicted": draw_predicted,
+    "importance": draw_importance,
+    "energy": draw_energy,
+    "space": draw_space,
+}
+"""Function that draws each picture, in the order of a report."""
+
+
+def check_picture(name: object) -> str:
+    """Check the name of a picture. Raises `InvalidInput` with the legal names for another one."""
+    if isinstance(name, str) and name in PICTURES:
+        return name
+    near = difflib.get_close_matches(str(name), PICTURES, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise InvalidInput(f"picture: no {name!r}; choose one of {', '.join(PICTURES)}{hint}")
+
+
+def draw_picture(run: RunData, name: str) -> Any:
+    """Draw a picture as a `plotly.graph_objects.Figure`. Raises `InvalidInput` for an unknown name, for a
+    picture that the run has no data for, and where plotly is missing."""
+    if reason := run.missing.get(check_picture(name)):
+        raise InvalidInput(f"picture {name}: {reason}")
+    return PICTURES[name](run)

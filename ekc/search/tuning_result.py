@@ -69,7 +69,7 @@ class TuningResult(TuningData):
         Raises `InvalidInput` for another name, for a picture that the run has no data for (the message says
         what is missing), and where plotly is not installed.
         """
-        from ekc.report.pictures import check_picture, draw_picture
+        from ekc.report.page import check_picture, draw_picture
         from ekc.report.theme import import_plotly
         from ekc.search.run_data.from_result import collect_run
 
