@@ -69,6 +69,7 @@ class Outcome(NamedTuple, Generic[ValueT]):
     """The result of one measurement event: the part of a row that decides which rows count."""
 
     id: int
+    """Number of the row in its order, from 1."""
     kind: RecordKind
     draw: int
     window_s: float | None
@@ -123,7 +124,7 @@ def combine_rows(rows: Sequence[RecordRow]) -> MeasuredFigures:
     for a damaged row."""
     found = select_counting(
         Outcome(number, row.kind, row.key.draw, row.key.window_s, row.status, row)
-        for number, row in enumerate(rows)
+        for number, row in enumerate(rows, 1)
     )
     executed = (row.status for row in reversed(found.checks) if row.is_executed)
     return MeasuredFigures(

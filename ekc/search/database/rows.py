@@ -143,11 +143,11 @@ def _make_figure(name: str) -> str:
 
 _FIGURE = f"case kind when 'timing' then {_make_figure('latency_s')} else {_make_figure('power_w')} end"
 _VERDICT = f"substr(status, 1, {VERDICT_CHARACTERS})"
+_FIGURE_ORDER = "schedule_digest, kind, draw, window_s, id"
 _CONDITION_COLUMNS = ", ".join(_CONDITIONS)
 _GROUP = f"operator_hash, {_CONDITION_COLUMNS}"
 CREATE_FIGURE_INDEX = (
-    f"create index trials_figures on trials ({_GROUP}, schedule_digest, kind, draw, window_s, id, "
-    f"{_FIGURE}, {_VERDICT}, created)"
+    f"create index trials_figures on trials ({_GROUP}, {_FIGURE_ORDER}, {_FIGURE}, {_VERDICT}, created)"
 )
 """Index from which the best of a million rows is found without reading them."""
 
@@ -163,9 +163,10 @@ COUNTS = (
 )
 FIGURES = (
     f"select schedule_digest, id, kind, draw, window_s, {_VERDICT}, {_FIGURE} from trials {{index}} "
-    f"where {' and '.join(f'{name} = ?' for name in _GROUP.split(', '))} order by schedule_digest, kind"
+    f"where {' and '.join(f'{name} = ?' for name in _GROUP.split(', '))} "
+    f"order by {_FIGURE_ORDER}"
 )
-"""Latency, power or verdict of every row of a group, by schedule."""
+"""Latency, power or verdict of every row of a group, by schedule, those of one measurement in their order."""
 DIGESTS = (
     "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
     "group by schedule_digest"
