@@ -153,7 +153,7 @@ CREATE_FIGURE_INDEX = (
 
 # Queries of the index. {index} names it; a file of an earlier ekc has none.
 GROUPS = (
-    f"select {_GROUP}, min(id), max(id), min(created), max(created) from trials {{index}} "
+    f"select {_GROUP}, min(id), min(created), max(created) from trials {{index}} "
     f"where (? is null or operator_hash = ?) group by {_GROUP} order by max(id)"
 )
 COUNTS = (
@@ -193,7 +193,6 @@ class StoredGroup:
     operator_hash: str
     conditions: RecordConditions
     first_id: int
-    last_id: int
     first: str
     """Time of the earliest row: UTC, ISO 8601."""
     last: str
@@ -259,10 +258,10 @@ def row_to_sql(row: RecordRow) -> StoredValues:
 
 def group_from_sql(values: tuple[Any, ...], source: str) -> StoredGroup:
     """Make a group of the values of `GROUPS`. Raises RecordError, naming `source`, if they are damaged."""
-    digest, *conditions, first_id, last_id, first, last = values
+    digest, *conditions, first_id, first, last = values
     for time in (first, last):
         _check_time(time, first_id, source)
-    return StoredGroup(digest, conditions_from_sql(conditions, source), first_id, last_id, first, last)
+    return StoredGroup(digest, conditions_from_sql(conditions, source), first_id, first, last)
 
 
 def conditions_from_sql(values: Iterable[Any], source: str) -> RecordConditions:
