@@ -9,8 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from ekc.errors import InvalidInput
-from ekc.report.page import make_overview, make_report
-from ekc.report.pictures import PICTURES
+from ekc.report.page import PICTURES, make_overview, make_report
 from ekc.report.run_data import RunData
 from ekc.search.run_data.from_result import collect_run
 from ekc.search.tuning_result import TuningResult

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
-from ekc.report.pictures import PICTURES, draw_picture
+from ekc.report.page import PICTURES, draw_picture
 from ekc.report.run_data import RunData, Table, TrialColumns
 from ekc.report.theme import choose_axis
 from ekc.report.trial_pictures import find_best_so_far, find_front
