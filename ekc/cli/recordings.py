@@ -11,13 +11,7 @@ from typing import Any
 import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
-from ekc.cli.output import (
-    FILE,
-    json_option,
-    log,
-    print_json,
-    print_text,
-)
+from ekc.cli.output import FILE, json_option, log, print_json, print_text, write_text_file
 from ekc.errors import InvalidInput
 from ekc.file_limits import read_plain_file
 from ekc.tables import count_nouns, format_rounded, format_table
@@ -77,10 +71,7 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
     from ekc.search.replay.t4 import to_t4
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
-    try:
-        out.write_text(json.dumps(data))
-    except OSError as problem:
-        raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
+    write_text_file("--out", out, json.dumps(data))
     print_text(f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}")
 
 
