@@ -16,6 +16,7 @@ uv pip install -q --python .venv -e '.[dev,docs]'
 .venv/bin/python .ci/check_words.py
 .venv/bin/python .ci/check_structure.py
 .venv/bin/python .ci/check_budget.py
+.venv/bin/python .ci/check_reachability.py
 .venv/bin/python .ci/check_prose.py
 .venv/bin/python .ci/check_blocks.py
 .venv/bin/pytest -q tests/docs/test_reference.py

@@ -30,15 +30,10 @@ from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.search.data.selection import DEFAULT_RULE, SelectionRule, sort_by_latency
 from ekc.search.data.trial import Trial
-from ekc.search.database.conditions import (
-    RecordConditions,
-    get_present_conditions,
-    group_rows,
-    sort_by_nearness,
-)
+from ekc.search.database.conditions import RecordConditions, get_present_conditions, sort_by_nearness
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import choose_finalists, read_operator, rows_to_trials
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.rows import RecordRow, group_rows
 from ekc.search.tuning_result import make_choice
 
 
@@ -97,10 +92,11 @@ def collect_bundle(
 def _read_rows(records: str | Path) -> dict[str, dict[RecordConditions, list[RecordRow]]]:
     """Rows by the JSON text of the operator, then by conditions."""
     with RecordStore(records, create=False) as store:
-        found: dict[str, list[RecordRow]] = {}
-        for row in store.read_rows():
-            found.setdefault(row.key.operator, []).append(row)
-    return {text: group_rows(some) for text, some in found.items()}
+        found = group_rows(store.read_rows())
+    rows: dict[str, dict[RecordConditions, list[RecordRow]]] = {}
+    for (text, there), some in sorted(found.items(), key=lambda one: one[1][-1].id):
+        rows.setdefault(text, {})[there] = some
+    return rows
 
 
 def _find_measured(

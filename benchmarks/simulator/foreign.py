@@ -5,7 +5,7 @@
 
 DIR holds rows that `print_foreign.py` printed: CUDA text of kernels of emmy-ml, measured on an A100 (400
 W), an H100 and an RTX 4090. Every kernel is compiled, counted from its PTX
-(`ekc/devices/simulated/foreign.py`), and timed by the models of the simulated device at its boost clock,
+(`foreign_kernels.py`), and timed by the models of the simulated device at its boost clock,
 without the seeded residual. Rows of the H100 that copy by TMA are printed with cp.async in its place and
 judged apart: they are not what was measured. The CUDA headers that the text includes are in `pip install
 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`, in nvidia/cu13/include.

@@ -12,11 +12,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.simulator.foreign_kernels import compile_foreign_kernel
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.simulated.foreign import compile_foreign_kernel
-from ekc.devices.simulated.launch_counts import get_launch_profiles
-from ekc.emulator.block_execution import ForeignLaunch
+from ekc.devices.simulated.launch_counts import KernelStart, get_launch_profiles
 from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError, InvalidInput
 from ekc.ptx.counting.counts import InstructionCounts
@@ -185,12 +184,12 @@ def _compile_row(row: ForeignRow, options: Sequence[str]) -> CompiledKernel | st
         return str(problem)
 
 
-def _make_launch(row: ForeignRow, launch: Mapping[str, Any]) -> ForeignLaunch:
+def _make_launch(row: ForeignRow, launch: Mapping[str, Any]) -> KernelStart:
     sizes = launch["argument_bytes"]
     names = (*launch["arguments"], *launch["runtime"])
     arguments = {name: BlankArray(sizes[name]) if name in sizes else row.symbols[name] for name in names}
     grid, block = launch["grid"], launch["block"]
-    return ForeignLaunch(
+    return KernelStart(
         launch["name"],
         (grid[0], grid[1], grid[2]),
         (block[0], block[1], block[2]),

@@ -1,4 +1,7 @@
-"""`ekc bundle`: a C++ library of the best kernels of a record file, which selects one at run time."""
+"""`ekc bundle`: a C++ library of the best kernels of a record file, which selects one at run time.
+
+`ekc export`: a C++ library of one kernel.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ekc.cli.arguments import parse_inputs, refuse_unused_options
+from ekc.cli.arguments import OperatorCommand, parse_inputs, refuse_unused_options
 from ekc.cli.model_file import READER_OPTIONS, model_option, read_model
 from ekc.cli.output import (
     FILE,
@@ -19,14 +22,20 @@ from ekc.cli.output import (
     json_option,
     log,
     log_lost_kernels,
+    out_option,
+    prepare_library_folder,
     print_json,
     print_text,
 )
-from ekc.cli.schedule_source import any_toolchain_option
+from ekc.cli.schedule_source import LocatedSchedule, ScheduleSource, any_toolchain_option, schedule_source
+from ekc.errors import InvalidInput
+from ekc.tables import format_rounded, format_table
 
 if TYPE_CHECKING:
+    from ekc.codegen.library.build import KernelChoice
     from ekc.codegen.library.function_plan import NamedOperator
     from ekc.codegen.library.kernels import Bundle
+    from ekc.devices.device import Device
 
 
 @click.command()
@@ -117,7 +126,6 @@ def _name_layers(file: Path | None, dtype: str | None, inputs: tuple[str, ...]) 
 def _split_targets(text: str | None) -> list[str] | None:
     if text is None:
         return None
-    from ekc.errors import InvalidInput
 
     targets = [target.strip() for target in text.split(",")]
     if not all(targets):
@@ -128,7 +136,6 @@ def _split_targets(text: str | None) -> list[str] | None:
 def format_contents(bundle: Bundle) -> str:
     """Table of the kernels of a bundle: function, board, latency and energy of a call."""
     from ekc.search.summary import choose_unit, format_figure
-    from ekc.tables import format_table
 
     latency, unit_s = choose_unit([k.figures.latency_s for k in bundle.kernels], "s")
     energy, unit_j = choose_unit([k.figures.energy_j for k in bundle.kernels], "J")
@@ -156,3 +163,65 @@ def format_contents(bundle: Bundle) -> str:
         f"energy [{unit_j}]",
     )
     return format_table(headers, rows, f"ekc_{bundle.name} {bundle.version}", label_count=5)
+
+
+@click.command(cls=OperatorCommand)
+@schedule_source
+@out_option
+@click.option("--name", help="Name of the library. [default: name of the operator]")
+@cubin_option
+@json_option
+def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bool, as_json: bool) -> None:
+    """Write a C++ library of one kernel: a project for CMake and make, with a typed header.
+
+    Without --records or --schedule the naive kernel is written. Two libraries of different names can be
+    linked into one program; ekc bundle writes many kernels into one.
+    """
+    from ekc import devices
+    from ekc.codegen.library.build import export as write_library
+    from ekc.codegen.library.kernels import TargetBoard
+    from ekc.codegen.library.legal_names import name_library
+
+    found, device = source.find_schedule(), devices.open(source.target)
+    name = name_library(name, found.schedule.op)
+    folder = prepare_library_folder(out, name)
+    if found.is_naive:
+        log("ekc: the naive kernel, as neither --records nor --schedule is given")
+    choice = _make_choice(found, device)
+    board = TargetBoard(device.name, device.arch, device.simulated, device.limits.sms)
+    with log_lost_kernels(folder, name):
+        paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
+    if as_json:
+        print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
+    else:
+        print_text(format_library(folder, name, paths))
+
+
+def _make_choice(found: LocatedSchedule, device: Device) -> KernelChoice:
+    """The schedule with its figures; those of another device or toolchain are in the provenance alone."""
+    from ekc.codegen.library.build import KernelChoice
+    from ekc.codegen.library.kernels import KernelFigures
+    from ekc.search.tuning_result import make_choice
+
+    provenance, trial = _describe_provenance(found, device), found.trial
+    if trial is None or trial.measured_elsewhere:
+        return KernelChoice(found.schedule, KernelFigures(provenance=provenance))
+    return make_choice(trial, provenance=provenance)
+
+
+def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:
+    """Origin of the schedule and of its figures, for the JSON record."""
+    facts = {"origin": found.origin}
+    trial = found.trial
+    if trial is None:
+        return facts | {"figures": "none: not measured"}
+    elsewhere = trial.measured_elsewhere
+    facts["device"] = elsewhere or f"{device.label}, {device.clock_regime}"
+    if elsewhere:
+        facts["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
+    if trial.latency_s is not None:
+        facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
+    if trial.energy_j is not None:
+        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if elsewhere else "")
+        facts["energy"] = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ a call ({how})"
+    return facts | {"result": trial.checked or "not executed"}

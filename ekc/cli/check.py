@@ -20,6 +20,7 @@ from ekc.cli.output import (
     print_text,
 )
 from ekc.cli.schedule_source import ScheduleSource, schedule_source
+from ekc.tables import TABLE_WIDTH, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ekc.ir.schedule.schedule import Schedule
     from ekc.machine_code.executed import MachineAccess
     from ekc.runtime.verify import LaunchCheck
+
 
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
 
@@ -148,7 +150,6 @@ def _count_vector_accesses(ptx: str, name: str) -> dict[str, int]:
 
 
 def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
-    from ekc.tables import format_table
 
     title = f"{str(schedule.op).splitlines()[0]}: {origin}\n"
     title += f"compiled for {facts['arch']}, limits of {device.label}"
@@ -160,7 +161,6 @@ def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[
 
 
 def _format_launch(launch: dict[str, Any]) -> str:
-    from ekc.tables import TABLE_WIDTH
 
     occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
     facts = {
@@ -182,7 +182,6 @@ def _format_launch(launch: dict[str, Any]) -> str:
 
 def _format_machine_accesses(accesses: list[dict[str, Any]]) -> str:
     """Accesses of the machine code: how many a warp executes, and how many there are in the code."""
-    from ekc.tables import format_rounded
 
     listed = [
         f"{format_rounded(one['per_warp'], 4)} {one['name']} ({one['in_code']} in the code)"

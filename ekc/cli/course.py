@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ekc.cli.output import FILE, ensure_writable, json_option, print_json, print_text, write_text_file
+from ekc.tables import format_table
 
 
 @click.group()
@@ -19,7 +20,6 @@ def course() -> None:
 def list_command(as_json: bool) -> None:
     """Print the lessons: title, minutes, exercises."""
     from ekc.course.lessons import list_lessons
-    from ekc.tables import format_table
 
     lessons = list_lessons()
     if as_json:

@@ -17,8 +17,8 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
-from ekc.cli.plan_file import write_plan
 from ekc.cli.report import format_report
+from ekc.cli.tune_arguments import write_plan
 from ekc.codegen.library.function_plan import name_layers, plan_functions
 from ekc.codegen.library.legal_names import make_library_name
 from ekc.codegen.library.write import write_bundle

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.errors import InvalidInput
+from ekc.tables import count_nouns, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.library.kernels import Bundle
@@ -132,7 +133,6 @@ def format_library(folder: Path, name: str, paths: tuple[Path, ...]) -> str:
 
 def format_functions(bundle: Bundle) -> str:
     """Table of the layers of a library: the C++ function of each, and its types; "" without layers."""
-    from ekc.tables import format_table
 
     rows = [(layer, f"ekc::{bundle.name}::{f.name}", f.types) for f in bundle.functions for layer in f.layers]
     return format_table(("layer", "C++ function", "types"), rows, label_count=3) + "\n\n" if rows else ""
@@ -156,7 +156,6 @@ _COUNT_SUFFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 
 def format_count(value: float) -> str:
     """A count with a decimal prefix: 1234 -> 1.23 k."""
-    from ekc.tables import format_rounded
 
     size, suffix = next(((s, x) for s, x in _COUNT_SUFFIXES if value >= s), (1.0, ""))
     return f"{format_rounded(value / size, 3)}{suffix}"
@@ -195,7 +194,6 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """Name -> text of each fact of `describe_execution`; counts are over the blocks that ran."""
     from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
-    from ekc.tables import count_nouns
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])
@@ -214,7 +212,6 @@ def format_counts(facts: dict[str, Any]) -> dict[str, str]:
 
 def format_accesses(facts: dict[str, Any]) -> str:
     """Table of memory accesses: requests per block; sectors, wavefronts, bank conflicts per request."""
-    from ekc.tables import format_table
 
     headers = ("memory access", "in the PTX", "requests a block", "sectors", "wavefronts", "conflicts")
     return format_table(
@@ -224,7 +221,6 @@ def format_accesses(facts: dict[str, Any]) -> str:
 
 def _format_access(access: dict[str, Any], blocks: int) -> tuple[str, ...]:
     """A row of that table."""
-    from ekc.tables import format_rounded
 
     requests, on_chip = access["requests"], not access["sectors"]
     return (

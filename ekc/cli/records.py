@@ -1,42 +1,36 @@
-"""`ekc best` and `ekc export`: results of earlier runs; `ekc recording`: recordings and T4 JSON."""
+"""`ekc records`: list, show, merge and export record files. `ekc best`: the best schedule in one."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
-from ekc.cli.output import (
-    FILE,
-    cubin_option,
-    format_library,
-    json_option,
-    log,
-    log_lost_kernels,
-    out_option,
-    prepare_library_folder,
-    print_json,
-    print_text,
-)
-from ekc.cli.schedule_source import (
-    LocatedSchedule,
-    ScheduleSource,
-    any_toolchain_option,
-    choice_options,
-    schedule_source,
-    target_option,
-)
+from ekc.cli.output import FILE, json_option, print_json, print_text, write_text_file
+from ekc.cli.schedule_source import any_toolchain_option, choice_options, target_option
+from ekc.display import shorten
 from ekc.errors import InvalidInput
-from ekc.file_limits import read_plain_file
+from ekc.models.operator_arguments import OPERATOR_KINDS
+from ekc.tables import TABLE_WIDTH, count_nouns, format_table
 
 if TYPE_CHECKING:
-    from ekc.codegen.library.build import KernelChoice
-    from ekc.devices.device import Device
+    from ekc.search.database.listing import GroupSummary, RecordGroup, ScheduleSummary
+
+
+FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
+FILES_ARGUMENT = click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=FILE, callback=refuse_options
+)
+STDOUT = Path("-")
+MAX_STATUS_CHARS = 16
+"""Characters of a status in a table, at most. A longer one has a line of its own below the table."""
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{4,16}")
+_SQLITE_HEAD = b"SQLite format 3\0"
 
 
 @click.command(cls=OperatorCommand)
@@ -67,7 +61,6 @@ def best(
         format_relative_interval,
         wrap_note,
     )
-    from ekc.tables import format_table
 
     op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
     trial = choose_best(op, records, device, rule, any_toolchain)
@@ -100,183 +93,299 @@ def best(
     print_text("\n".join(["", *notes, "", trial.schedule.to_python()]))
 
 
-@click.command(cls=OperatorCommand)
-@schedule_source
-@out_option
-@click.option("--name", help="Name of the library. [default: name of the operator]")
-@cubin_option
-@json_option
-def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bool, as_json: bool) -> None:
-    """Write a C++ library of one kernel: a project for CMake and make, with a typed header.
-
-    Without --records or --schedule the naive kernel is written. Two libraries of different names can be
-    linked into one program; ekc bundle writes many kernels into one.
-    """
-    from ekc import devices
-    from ekc.codegen.library.build import export as write_library
-    from ekc.codegen.library.kernels import TargetBoard
-    from ekc.codegen.library.legal_names import name_library
-
-    found, device = source.find_schedule(), devices.open(source.target)
-    name = name_library(name, found.schedule.op)
-    folder = prepare_library_folder(out, name)
-    if found.is_naive:
-        log("ekc: the naive kernel, as neither --records nor --schedule is given")
-    choice = _make_choice(found, device)
-    board = TargetBoard(device.name, device.arch, device.simulated, device.limits.sms)
-    with log_lost_kernels(folder, name):
-        paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
-    if as_json:
-        print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
-    else:
-        print_text(format_library(folder, name, paths))
-
-
-def _make_choice(found: LocatedSchedule, device: Device) -> KernelChoice:
-    """The schedule with its figures; those of another device or toolchain are in the provenance alone."""
-    from ekc.codegen.library.build import KernelChoice
-    from ekc.codegen.library.kernels import KernelFigures
-    from ekc.search.tuning_result import make_choice
-
-    provenance, trial = _describe_provenance(found, device), found.trial
-    if trial is None or trial.measured_elsewhere:
-        return KernelChoice(found.schedule, KernelFigures(provenance=provenance))
-    return make_choice(trial, provenance=provenance)
-
-
-def _describe_provenance(found: LocatedSchedule, device: Device) -> dict[str, str]:
-    """Origin of the schedule and of its figures, for the JSON record."""
-    facts = {"origin": found.origin}
-    trial = found.trial
-    if trial is None:
-        return facts | {"figures": "none: not measured"}
-    elsewhere = trial.measured_elsewhere
-    facts["device"] = elsewhere or f"{device.label}, {device.clock_regime}"
-    if elsewhere:
-        facts["figures"] = "measured elsewhere, on that device and with those programs; compiled afresh"
-    if trial.latency_s is not None:
-        facts["latency"] = f"{trial.latency_s * 1e6:.2f} us"
-    if trial.energy_j is not None:
-        from ekc.tables import format_rounded
-
-        how = ("metered" if trial.metered else "predicted") + (" elsewhere" if elsewhere else "")
-        facts["energy"] = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ a call ({how})"
-    return facts | {"result": trial.checked or "not executed"}
-
-
-FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
-
-
 @click.group()
-def recording() -> None:
-    """Read recordings: files of measured schedules that --target recorded:FILE replays."""
+def records() -> None:
+    """Look into record files, and merge them: the files that ekc tune --records writes."""
 
 
-@recording.command()
-@FILE_ARGUMENT
+@records.command("list")
+@FILES_ARGUMENT
 @json_option
-def show(file: Path, as_json: bool) -> None:
-    """Print the contents of a recording: the device, and the measurements of each operator."""
-    from ekc.devices.recording import read_recording
-    from ekc.tables import format_table
+def list_files(files: tuple[Path, ...], as_json: bool) -> None:
+    """Print what record files hold: operators, devices, conditions, counts and best figures."""
+    from ekc.search.database.listing import summarize_groups
 
-    found = read_recording(file)
-    facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
+    found = [(file, summarize_groups(file)) for file in files]
     if as_json:
-        origin = found.origin
-        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
-        print_json({"device": device, "driver": origin.driver, "operators": facts})
+        print_json({"groups": [_describe_group(file, group) for file, some in found for group in some]})
         return
-    heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
-    rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
-    title = f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
-    print_text(format_table(heads, rows, title))
+    print_text("\n\n".join(_format_groups(file, some) for file, some in found))
 
 
-def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
-    """Measurements of one operator of a recording, as a JSON object."""
-    rows = [row for row in recorded.rows if row.operator == number]
-    times = [row.find_timing().latency_s for row in rows if row.timings]
+def _describe_group(file: Path, group: GroupSummary) -> dict[str, Any]:
+    facts = asdict(group)
+    return {"file": str(file), "operator": facts.pop("operator"), **facts.pop("conditions"), **facts}
+
+
+def _format_groups(file: Path, groups: Sequence[GroupSummary]) -> str:
+    """A table for each conditions in a file, with a row per operator."""
+    by_conditions: dict[str, list[GroupSummary]] = {}
+    for group in groups:
+        by_conditions.setdefault(str(group.conditions), []).append(group)
+    return "\n\n".join(_format_conditions(f"{file}: {text}", some) for text, some in by_conditions.items())
+
+
+def _format_conditions(title: str, groups: Sequence[GroupSummary]) -> str:
+    from ekc.search.summary import choose_unit, format_figure
+
+    seconds = choose_unit([one.best_latency_s for one in groups], "s")
+    joules = choose_unit([one.best_energy_j for one in groups], "J")
+    heads = ("operator", "timed", "metered", "failed", f"best [{seconds[1]}]", f"best [{joules[1]}]")
+    rows = [
+        (
+            one.operator,
+            *(str(count) for count in (one.timed, one.metered, one.failed)),
+            format_figure(one.best_latency_s, seconds[0]),
+            format_figure(one.best_energy_j, joules[0]),
+        )
+        for one in groups
+    ]
+    days = dict.fromkeys((min(one.first for one in groups)[:10], max(one.last for one in groups)[:10]))
+    return format_table(heads, rows, _wrap_title(f"{title}; measured {' to '.join(days)}"))
+
+
+def _wrap_title(title: str) -> str:
+    import textwrap
+
+    return textwrap.fill(title, TABLE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+@records.command(cls=OperatorCommand)
+@FILE_ARGUMENT
+@operator_arguments
+@click.option("--target", help="Only rows of this device: a target, or a name that ekc records list prints.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Schedules to print, per device and conditions.",
+)
+@json_option
+def show(file: Path, request: OperatorRequest, target: str | None, limit: int, as_json: bool) -> None:
+    """Print the recorded schedules of an operator, least energy first, or the rows of one schedule.
+
+    Instead of an operator the first digits of a schedule's digest may be given, 4 at least. OPERATOR may be
+    left out if the file has only one.
+    """
+    from ekc.search.database.listing import find_groups, find_schedule_groups, read_groups
+    from ekc.search.database.rows import to_canonical_json
+
+    digest = request.kind if _is_digest(request) else None
+    text = None if digest or request.is_empty else to_canonical_json(request.make_operator().to_json())
+    groups = read_groups(file)
+    if target is not None:
+        groups = _select_device(groups, target, file)
+    if digest:
+        _print_schedule(file, find_schedule_groups(groups, digest, file), as_json)
+        return
+    found = find_groups(groups, text, file)
+    if as_json:
+        print_json({"file": str(file), "groups": [_list_schedules(group, limit) for group in found]})
+        return
+    print_text("\n\n".join(_format_schedules(file, group, limit) for group in found))
+
+
+def _is_digest(request: OperatorRequest) -> bool:
+    word = request.kind or ""
+    return not request.extents and word not in OPERATOR_KINDS and bool(_DIGEST_PATTERN.fullmatch(word))
+
+
+def _select_device(groups: Sequence[RecordGroup], target: str, file: Path) -> list[RecordGroup]:
+    """The groups of a device, by its name in the file or as a target."""
+    from ekc import devices
+
+    named = [group for group in groups if target in (group.conditions.device, group.conditions.label)]
+    if named:
+        return named
+    device = devices.open(target)
+    found = [
+        group
+        for group in groups
+        if (group.conditions.device, group.conditions.simulated) == (device.name, device.simulated)
+    ]
+    if not found:
+        labels = ", ".join(dict.fromkeys(group.conditions.label for group in groups))
+        raise InvalidInput(f"--target: {file} holds no row of {device.label}; it holds rows of {labels}")
+    return found
+
+
+def _list_schedules(group: RecordGroup, limit: int) -> dict[str, Any]:
+    schedules = group.list_schedules()
+    heads = {"operator": group.operator, **asdict(group.conditions), "schedules": len(schedules)}
+    return heads | {"shown": [_describe_schedule(one) for one in schedules[:limit]]}
+
+
+def _describe_schedule(one: ScheduleSummary) -> dict[str, Any]:
+    figures = one.figures
+    interval = figures.energy_interval_j
     return {
-        "operator": str(recorded.operators[number]).splitlines()[0],
-        "schedules": len(rows),
-        "timed": len(times),
-        "metered": sum(bool(row.meterings) for row in rows),
-        "failed": sum(bool(row.failure) for row in rows),
-        "fastest_us": float(f"{1e6 * min(times):.4g}") if times else None,
+        "digest": one.digest,
+        "latency_s": figures.latency_s,
+        "power_w": figures.power_w,
+        "energy_j": figures.energy_j,
+        "energy_interval_j": None if interval is None else [interval.low, interval.high],
+        "timings": len(figures.timings),
+        "meterings": len(figures.meterings),
+        "status": figures.status,
+        "checked": figures.checked,
+        "last": one.last,
     }
 
 
-@recording.command(cls=OperatorCommand)
-@FILE_ARGUMENT
-@operator_arguments
-@click.option("--out", type=FILE, required=True, help="JSON file to write.")
-def t4(file: Path, request: OperatorRequest, out: Path) -> None:
-    """Write the rows of an operator as T4 JSON, which Kernel Tuner and other tuners read.
+def _format_schedules(file: Path, group: RecordGroup, limit: int) -> str:
+    from ekc.search.summary import choose_unit, format_figure, format_relative_interval
 
-    OPERATOR may be left out if the recording has only one.
-    """
-    from ekc.devices.recording import read_recording
-    from ekc.search.replay.t4 import to_t4
-    from ekc.tables import count_nouns
-
-    data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
-    try:
-        out.write_text(json.dumps(data))
-    except OSError as problem:
-        raise InvalidInput(f"--out: {out} cannot be written ({problem.strerror})") from problem
-    print_text(f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}")
-
-
-@recording.command()
-@FILE_ARGUMENT
-@click.option("--figure", default="time", show_default=True, help="Measurement to minimise.")
-@click.option("--trials", type=click.IntRange(2, 10_000), default=100, show_default=True, help="Rows to try.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the search.")
-@json_option
-def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> None:
-    """Replay the search on the T4 JSON of any tuner: the best row it finds, in how many trials."""
-    import numpy as np
-
-    from ekc.search.replay.replay import replay_search
-    from ekc.search.replay.t4 import from_t4
-    from ekc.search.replay.table_space import TableSpace
-    from ekc.tables import format_rounded
-
-    try:
-        table = from_t4(read_plain_file(file).decode(), figure)
-    except InvalidInput as problem:
-        raise InvalidInput(f"{file}: {problem}") from problem
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
-        raise InvalidInput(f"{file} cannot be read ({reason})") from problem
-    trials = min(trials, len(table.figures))
-    rows = replay_search(table, TableSpace(table), trials, seed, _make_trial_logger(trials))
-    found = float(np.nanmin(table.figures[rows]))
-    facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best_figure}
-    if as_json:
-        print_json({"figure": figure, "unit": table.unit, **facts})
-    else:
-        unit = f" {table.unit}" if table.unit else ""
-        ratio = found / table.best_figure
-        reached, best = format_rounded(found, 6), format_rounded(table.best_figure, 6)
-        print_text(
-            f"{figure} {reached}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
-            f"the best of all is {best}{unit} ({ratio:.3f} times)"
+    schedules = group.list_schedules()
+    shown = schedules[:limit]
+    seconds = choose_unit([one.figures.latency_s for one in shown], "s")
+    joules = choose_unit([one.figures.energy_j for one in shown], "J")
+    heads = (
+        "schedule",
+        f"latency [{seconds[1]}]",
+        "power [W]",
+        f"energy [{joules[1]}]",
+        "timings",
+        "meterings",
+        "status",
+    )
+    rows = [
+        (
+            one.digest,
+            format_figure(one.figures.latency_s, seconds[0]),
+            format_figure(one.figures.power_w),
+            format_figure(one.figures.energy_j, joules[0])
+            + format_relative_interval(one.figures.energy_j, one.figures.energy_interval_j),
+            str(len(one.figures.timings)),
+            str(len(one.figures.meterings)),
+            _shorten_status(one.figures.status),
         )
+        for one in shown
+    ]
+    rest = f"; the first {limit}, --limit shows more" if len(schedules) > limit else ""
+    title = f"{file}: {group.operator} on {group.conditions}: {count_nouns(len(schedules), 'schedule')}{rest}"
+    statuses = {one.digest: one.figures.status for one in shown}
+    return "\n".join([format_table(heads, rows, _wrap_title(title)), *_explain_statuses(statuses)])
 
 
-def _make_trial_logger(trials: int) -> Callable[[int], None]:
-    """Make a callback that logs the number of rows tried, every few seconds."""
-    from ekc.search.progress import PROGRESS_INTERVAL_S
+def _shorten_status(status: str) -> str:
+    """The words before the first colon: "compile: too many registers" is "compile"."""
 
-    began = last = time.monotonic()
+    return shorten(status.partition(":")[0], MAX_STATUS_CHARS)
 
-    def log_progress(tried: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= PROGRESS_INTERVAL_S:
-            last = now
-            log(f"{now - began:5.0f} s  {tried}/{trials} trials")
 
-    return log_progress
+def _explain_statuses(statuses: Mapping[str, str]) -> list[str]:
+    """A line for each status, by what it is of, that a table does not show in full."""
+
+    return [
+        shorten(f"{name}: {status}", TABLE_WIDTH)
+        for name, status in statuses.items()
+        if _shorten_status(status) != status
+    ]
+
+
+def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) -> None:
+    """Print every row of one schedule, and its steps."""
+    from ekc.search.database.listing import list_measurement
+    from ekc.search.database.query import require_schedule
+
+    first = groups[0].rows[0]
+    schedule = require_schedule(first)
+    if as_json:
+        found = [list_measurement(row) for group in groups for row in group.rows]
+        steps = [step.to_json() for step in schedule.steps]
+        heads = {"file": str(file), "operator": groups[0].operator, "digest": schedule.digest}
+        print_json(heads | {"schedule": steps, "rows": found})
+        return
+    tables = [
+        _format_measurements(f"{file}: {group.operator} on {group.conditions}", group) for group in groups
+    ]
+    print_text("\n\n".join([*tables, schedule.to_python()]))
+
+
+def _format_measurements(title: str, group: RecordGroup) -> str:
+    from ekc.search.database.listing import list_measurement
+    from ekc.search.summary import choose_unit, format_figure
+
+    found = [list_measurement(row) for row in group.rows]
+    seconds = choose_unit([one.get("latency_s") for one in found], "s")
+    joules = choose_unit([one.get("energy_j") for one in found], "J")
+    heads = (
+        "kind",
+        "time (UTC)",
+        "draw",
+        f"latency [{seconds[1]}]",
+        "power [W]",
+        f"energy [{joules[1]}]",
+        "status",
+    )
+    rows = [
+        (
+            _describe_kind(one),
+            one["created_utc"][:16].replace("T", " "),
+            str(one["draw"]),
+            format_figure(one.get("latency_s"), seconds[0]),
+            format_figure(one.get("power_w")),
+            format_figure(one.get("energy_j"), joules[0]),
+            _shorten_status(one["status"]),
+        )
+        for one in found
+    ]
+    table = format_table(heads, rows, _wrap_title(title), label_count=2)
+    return "\n".join([table, *_explain_statuses({one["kind"]: one["status"] for one in found})])
+
+
+def _describe_kind(measurement: dict[str, Any]) -> str:
+    """The kind of a row, of a metering with its window: "metering, 5 s"."""
+    window = measurement.get("requested_window_s")
+    return measurement["kind"] if window is None else f"{measurement['kind']}, {window:g} s"
+
+
+@records.command()
+@FILES_ARGUMENT
+@click.option("--into", type=FILE, required=True, help="Record file to add the rows to. It may exist.")
+@json_option
+def merge(files: tuple[Path, ...], into: Path, as_json: bool) -> None:
+    """Merge record files into one, such as those of the tasks of a job array.
+
+    Equal rows become one, all others stay. If the merge fails or is killed, the file is as it was.
+    """
+    from ekc.search.database.merge import merge_records
+
+    report = merge_records(files, into)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_text(str(report))
+
+
+@records.command()
+@FILE_ARGUMENT
+@click.option("--csv", "out", type=FILE, required=True, help="CSV file to write; - is standard output.")
+@json_option
+def export(file: Path, out: Path, as_json: bool) -> None:
+    """Write all measurements as CSV: one line per row, columns named with their units."""
+    from ekc.search.database.listing import format_csv
+
+    if out == STDOUT and as_json:
+        raise InvalidInput("--json: standard output takes the CSV; name a file after --csv")
+    if out != STDOUT and _is_sqlite_file(out):
+        raise InvalidInput(f"--csv: {out} is an SQLite file, which would be lost; name another file")
+    text = format_csv(file)
+    if out == STDOUT:
+        click.echo(text, nl=False)
+        return
+    write_text_file("--csv", out, text)
+    rows = text.count("\n") - 1
+    if as_json:
+        print_json({"file": str(file), "csv": str(out), "rows": rows})
+    else:
+        print_text(f"wrote {out}: {rows} rows of {file}")
+
+
+def _is_sqlite_file(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_HEAD)) == _SQLITE_HEAD
+    except OSError:
+        return False

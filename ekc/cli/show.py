@@ -1,4 +1,4 @@
-"""`ekc show`: a schedule as Python, as a Program, as CUDA, as PTX."""
+"""`ekc show`: a schedule as Python, as a Program, CUDA or PTX. `ekc explore`: step by step, on a page."""
 
 from __future__ import annotations
 
@@ -53,3 +53,21 @@ def show(
     if svg is not None:
         log(f"wrote {parts.pop('svg')}")
     print_text("\n\n".join(parts.values()))
+
+
+@click.command(cls=OperatorCommand)
+@schedule_source
+@click.option("--port", type=int, default=0, help="Port of 127.0.0.1. [default: a free one]")
+@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+def explore(source: ScheduleSource, port: int, no_browser: bool) -> None:
+    """Explore schedules step by step, on a page in the browser, until Ctrl-C.
+
+    At every point the page lists the legal next steps with their estimated time and joules. Without --records
+    or --schedule it begins at the naive schedule.
+    """
+    from ekc.explorer.server import explore as serve
+
+    found = source.find_schedule()
+    log("ekc explore: Ctrl-C ends it; the address holds the token of this server")
+    serve(found.schedule, source.target, port=port, open_browser=not no_browser, announce=print_text)
+    log("ekc explore: stopped")

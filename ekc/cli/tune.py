@@ -24,10 +24,9 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
-from ekc.cli.plan_file import check_plan_file, write_plan
 from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.schedule_source import choice_options, target_option
-from ekc.cli.tune_arguments import TuneArguments
+from ekc.cli.tune_arguments import TuneArguments, check_plan_file, write_plan
 from ekc.errors import InvalidInput
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ekc.cli.output import log
+from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog
     from ekc.ir.operator import Operator
     from ekc.models.model import Model
+    from ekc.search.clocks.plan import ClockPlan
     from ekc.search.tuning_result import TuningResult
     from ekc.search.whole_model.model_result import ModelResult
 
@@ -103,3 +105,24 @@ class TuneArguments:
             return
         with open_worker_pool(devices.open(self.target), trials, self.workers) as executor:
             yield executor
+
+
+def check_plan_file(file: Path | None, clocks: str) -> None:
+    """Raise `InvalidInput` for a file that cannot be written, and without `--clocks search`."""
+    if file is None:
+        return
+    if clocks != "search":
+        raise InvalidInput("--plan: a plan needs --clocks search; add it, or leave --plan out")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InvalidInput(f"--plan {file}: not a file in a folder that exists")
+
+
+def write_plan(file: Path | None, plan: ClockPlan | None, note: str) -> None:
+    """Write the plan, and say so; where there is none, say why."""
+    if file is None:
+        return
+    if plan is None:
+        log(f"ekc: no plan was written to {file}: {note or 'the search of clocks did not begin'}")
+        return
+    plan.write(file)
+    log(f"ekc: wrote {file}; apply it with: ekc govern --plan {file} -- COMMAND")

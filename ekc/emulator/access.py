@@ -22,8 +22,7 @@ from ekc.emulator.memory import (
     gather_into,
     scatter,
 )
-from ekc.emulator.sanitizer.memcheck import BoundsCheck
-from ekc.emulator.sanitizer.sanitizer import Sanitizer
+from ekc.emulator.sanitizer.sanitizer import BoundsCheck, Sanitizer
 
 Mask = NDArray[np.bool_] | None
 Probes = AddressProbe | tuple[AddressProbe, ...]

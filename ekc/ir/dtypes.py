@@ -1,7 +1,7 @@
 """The element types of the IR: their names in NumPy and CUDA, and conversions between them.
 
 A compute reads elements, widens each to its accumulator, sums there, and rounds the result once when it
-is stored. `convert_values` does so for arrays; `ekc.codegen.emit.types` writes the same in C.
+is stored (`ekc.codegen.emit.types`).
 
 tf32 is float32 in memory. Each element is rounded where arithmetic reads it: to 10 bits of significand, to
 nearest, halves away from zero (`cvt.rna.tf32.f32`). A product of two is then exact in float32, the sum is
@@ -166,26 +166,6 @@ def find_reduction_identity(combine: str, dtype: DType) -> float | int:
     if dtype.is_integer:
         return dtype.integer_limits[0 if combine == "max" else 1]
     return -math.inf if combine == "max" else math.inf
-
-
-def find_poison_value(dtype: DType) -> float | int:
-    """The value that fills on-chip memory before a store: NaN, or an integer that spoils any sum."""
-    return dtype.integer_limits[0] + 1 if dtype.is_integer else math.nan
-
-
-def convert_values(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any]:
-    """Elements of type `source` as elements of type `target`, as a kernel converts them.
-
-    One rounding to nearest even into a float type; tf32 is rounded where it is read; int32 to int8 is
-    clamped to -128 to 127.
-    """
-    if source is target:
-        return values
-    if source is TF32:
-        values = round_to_tf32(values)
-    if target is INT8:
-        values = np.clip(values, *INT8.integer_limits)
-    return values.astype(target.numpy_dtype)
 
 
 def round_to_tf32(values: NDArray[Any]) -> NDArray[np.float32]:

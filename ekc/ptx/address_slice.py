@@ -2,8 +2,7 @@
 use.
 
 `slice_addresses` leaves out all instructions that only compute results, so that a kernel's memory accesses
-can be surveyed in a fraction of the time of a run. `slice_control` also leaves out shared memory, and keeps
-count of the basic blocks, so that a block can be followed to its end.
+can be surveyed in a fraction of the time of a run.
 
 `count_used_bytes` counts the bytes of a register up to the last one that an instruction reads. NVRTC joins
 loads of bytes and halves into words and splits them again by a few instructions (`mov`, `cvt`, `and`, `shl`).
@@ -13,7 +12,7 @@ Only these are followed; any other reader counts as a reader of the whole regist
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ekc.ptx.cfg import split_blocks
 from ekc.ptx.module import (
@@ -24,7 +23,6 @@ from ekc.ptx.module import (
     KernelText,
     Operand,
     Register,
-    Symbol,
     Vector,
     list_registers,
 )
@@ -32,98 +30,17 @@ from ekc.ptx.module import (
 
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
-    keep, _ = _find_needed(_ReachingWrites(kernel), list(map(_is_anchor, kernel.code)))
+    keep, _ = find_needed(ReachingWrites(kernel), list(map(_is_anchor, kernel.code)))
     before = [0]
     for kept in keep:
         before.append(before[-1] + kept)
     readers = kernel.readers_by_register
-    code = [_drop_stored_data(one, readers) for one, kept in zip(kernel.code, keep, strict=True) if kept]
+    code = [drop_stored_data(one, readers) for one, kept in zip(kernel.code, keep, strict=True) if kept]
     labels = {label: before[place] for label, place in kernel.labels.items()}
     return replace(kernel, code=code, labels=labels)
 
 
-@dataclass(frozen=True)
-class ControlSlice:
-    """A slice of a kernel that runs the same basic blocks as the kernel."""
-
-    kernel: KernelText
-    members: Mapping[Instruction, tuple[Instruction, ...]]
-    """First instruction of a basic block of the slice -> all instructions of that block of the kernel."""
-    loop_reads: tuple[Instruction, ...]
-    """Loads and atomics that read what the length of a loop depends on."""
-    address_reads: tuple[Instruction, ...]
-    """Loads and atomics that read what an address of global memory depends on."""
-
-
-_MARKER = "%ekc_block"
-"""Register that the marker of an empty basic block writes."""
-
-
-def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
-    """The kernel without the instructions on which no branch and no address of global memory depends. Stores
-    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted. A
-    slice that `is_whole` keeps every instruction and all data."""
-    writes = _ReachingWrites(kernel)
-    keep, _ = _find_needed(writes, [is_whole or _is_control_anchor(one) for one in kernel.code])
-    starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
-    edges = sorted(start for start in starts if start < len(kernel.code))
-    readers = kernel.readers_by_register
-    code: list[Instruction] = []
-    members, moved = {}, {}
-    for start, end in zip(edges, [*edges[1:], len(kernel.code)], strict=True):
-        moved[start] = len(code)
-        kept = [kernel.code[n] for n in range(start, end) if keep[n]]
-        kept = kept if is_whole else [_drop_stored_data(one, readers) for one in kept]
-        code += kept or [_make_marker(kernel.code[start])]
-        members[code[moved[start]]] = tuple(kernel.code[start:end])
-    sliced = replace(
-        kernel,
-        code=code,
-        labels={label: moved.get(place, len(code)) for label, place in kernel.labels.items()},
-        registers=kernel.registers | {_MARKER: "u32"},
-    )
-    loops = _find_loop_branches(kernel)
-    loop_reads = _find_deciding_reads(writes, [number in loops for number in range(len(kernel.code))])
-    address_reads = _find_deciding_reads(writes, list(map(_has_global_address, kernel.code)))
-    return ControlSlice(sliced, members, loop_reads, address_reads)
-
-
-def _find_deciding_reads(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
-    """Reads of memory on which one of these anchors depends."""
-    _, used = _find_needed(writes, anchors)
-    return tuple(one for n, one in enumerate(writes.kernel.code) if n in used and _reads_data(one))
-
-
-def _find_loop_branches(kernel: KernelText) -> set[int]:
-    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is the
-    code from the target of a branch back to that branch, as compilers lay loops out."""
-    targets = {
-        number: kernel.labels.get(one.operands[-1].name)
-        for number, one in enumerate(kernel.code)
-        if one.parts[0] == "bra" and isinstance(one.operands[-1], Symbol)
-    }
-    branches = {number: target for number, target in targets.items() if target is not None}
-    loops = [(target, number) for number, target in branches.items() if target <= number]
-    return {
-        number
-        for number, target in branches.items()
-        if kernel.code[number].guard is not None
-        and any(start <= number <= end and not number < target <= end for start, end in loops)
-    }
-
-
-def _make_marker(first: Instruction) -> Instruction:
-    operands = (Register(_MARKER), Immediate(0))
-    return Instruction("mov.u32", None, operands, first.line, first.source_line, f"mov.u32 {_MARKER}, 0")
-
-
-def _reads_data(instruction: Instruction) -> bool:
-    """Whether an instruction reads memory that threads or launches may write."""
-    is_constant = not {"param", "const"}.isdisjoint(part.split("::")[0] for part in instruction.parts)
-    return instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
-
-
-def _find_needed(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[list[bool], set[int]]:
+def find_needed(writes: ReachingWrites, anchors: Sequence[bool]) -> tuple[list[bool], set[int]]:
     """Whether each instruction is an anchor or one on whose result an anchor depends; the numbers of those
     on whose results something depends."""
     kernel, readers = writes.kernel, writes.kernel.readers_by_register
@@ -143,7 +60,7 @@ def _find_needed(writes: _ReachingWrites, anchors: Sequence[bool]) -> tuple[list
     return keep, used
 
 
-class _ReachingWrites:
+class ReachingWrites:
     """The instructions whose result a register may hold at some place of a kernel."""
 
     def __init__(self, kernel: KernelText) -> None:
@@ -219,20 +136,6 @@ def _find_earlier_blocks(predecessors: Sequence[Sequence[int]]) -> list[int]:
     return earlier
 
 
-def _is_control_anchor(instruction: Instruction) -> bool:
-    """Whether an instruction stays in a control slice in any case: it branches, copies or has an address that
-    may be one of global memory."""
-    return instruction.ends_block or instruction.parts[0] == "cp" or _has_global_address(instruction)
-
-
-def _has_global_address(instruction: Instruction) -> bool:
-    """Whether an instruction has an address that may be one of global memory."""
-    spaces = {part.split("::")[0] for part in instruction.parts}
-    is_copy = instruction.parts[0] == "cp" and "global" in spaces
-    on_chip = not is_copy and not spaces.isdisjoint(("shared", "local", "param", "const"))
-    return not on_chip and Address in map(type, instruction.operands)
-
-
 def _is_anchor(instruction: Instruction) -> bool:
     """Whether an instruction stays in the slice in any case: it branches, copies or has an address."""
     has_address = Address in map(type, instruction.operands)
@@ -257,7 +160,8 @@ def _find_stored_data(instruction: Instruction, readers: Readers) -> int | None:
     return 1 if root in ("st", "red") else None
 
 
-def _drop_stored_data(instruction: Instruction, readers: Readers) -> Instruction:
+def drop_stored_data(instruction: Instruction, readers: Readers) -> Instruction:
+    """The instruction with zeros in the place of the data that only go to memory."""
     first = _find_stored_data(instruction, readers)
     if first is None:
         return instruction

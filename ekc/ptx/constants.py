@@ -58,15 +58,6 @@ def is_constant_start(text: str, position: int = 0) -> bool:
     return _CONSTANT_START.match(text, position) is not None
 
 
-def parse_constant(text: str, line: int) -> int | float:
-    """The value of an operand that is a constant; `0f` and `0d` give the float whose bits they spell."""
-    reader = ConstantReader(text, line)
-    value = reader.read_constant()
-    if reader.peek():
-        reader.refuse_literal(text)
-    return value
-
-
 class ConstantReader(TokenReader):
     """A token reader that also reads constant expressions."""
 

@@ -28,7 +28,7 @@ from ekc.search.data.options import DEFAULT_METHOD, SearchMethod, TuneOptions
 from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
 from ekc.search.data.trial import Trials
-from ekc.search.database.conditions import count_schedules, describe_unused
+from ekc.search.database.conditions import describe_unused
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
@@ -60,7 +60,9 @@ def open_space(
     `InvalidInput`."""
     if isinstance(device, RecordedDevice):
         return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
-    unused = describe_unused(count_schedules(store, to_canonical_json(op.to_json()), "timing"), device)
+    unused = describe_unused(
+        store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing"), device
+    )
     if unused:
         warnings.warn(
             f"records: {store.path} holds schedules of {op.name} that were timed on {device.label}: "

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 
 from ekc.ir.drawing.ownership import find_block_tile, make_tile_grid, merge_cells
-from ekc.ir.interpreter import interpret
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawing.samples import SCHEDULES
 from tests.drawn.checks import make_inputs
 from tests.drawn.schedules import draw_any, draw_by
+from tests.ir import interpret
 from tests.ir.tensor_examples import draw_tensor
 
 

@@ -14,7 +14,6 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
 from ekc.ir.interpreter.compare import sample_blocks
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator, operator_from_json
@@ -22,6 +21,7 @@ from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import Verdict, verify
+from tests.ir.interpret import interpret_program
 
 INTEGERS = {"int8": (-128, 128), "int32": (-1000, 1000)}
 """Ranges of integer inputs; floats are between -1 and 1."""

@@ -11,7 +11,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.emulator.numerics import mma
-from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, convert_values, parse_dtype
+from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, parse_dtype
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
     LANES_PER_GROUP,
@@ -26,6 +26,7 @@ from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import check_tree
 from tests.emulator.generated import Ran, run
 from tests.emulator.predicted import check_traffic, count_traffic
+from tests.ir.interpret import convert_values
 from tests.ir.tensor_examples import Cut, half_matmul, tensor_matmul
 
 PTX_TYPES = {FLOAT16: "f16", BFLOAT16: "bf16", INT8: "s8"}

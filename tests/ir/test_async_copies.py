@@ -15,12 +15,12 @@ from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.analysis.registers import estimate_registers
 from ekc.ir.hardware.target import Limits
-from ekc.ir.interpreter import interpret as evaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import CopyWaitNode, LoopNode, walk_nodes
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import check_tree, make_inputs
+from tests.ir import interpret as evaluator
 from tests.ir.async_examples import async_conv2d, async_matmul, async_twice
 
 

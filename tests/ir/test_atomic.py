@@ -9,12 +9,12 @@ import ekc
 import ekc.ir.operators as o
 from ekc.ir.hardware.target import Limits
 from ekc.ir.interpreter.compare import sample_blocks
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import check_tree
+from tests.ir.interpret import interpret_program
 
 
 def split_over_blocks(op: Operator, output: str, axis: str, terms: int) -> Schedule:

@@ -23,15 +23,14 @@ from ekc.ir.dtypes import (
     INT8,
     INT32,
     TF32,
-    convert_values,
     find_reduction_identity,
     parse_dtype,
     round_to_tf32,
 )
 from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.types import TRIPLES, Types
+from tests.ir.interpret import convert_values, interpret_program
 from tests.ir.starts import make_int8
 
 

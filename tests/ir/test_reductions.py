@@ -14,10 +14,10 @@ import ekc.ir.operators as o
 from ekc.ir import expr as ex
 from ekc.ir import reference
 from ekc.ir.dtypes import DTYPE_NAMES
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import make_inputs, run_everywhere
+from tests.ir.interpret import interpret_program
 from tests.ir.test_operators import Array, close
 
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulator.block_execution import execute_blocks
 from ekc.codegen import nvrtc
-from ekc.emulator.block_execution import ForeignLaunch, execute_blocks
+from ekc.devices.simulated.launch_counts import KernelStart
 from ekc.ptx.counting.branch_slice import Threads
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module
@@ -63,5 +64,5 @@ def test_counted_runs_are_those_of_an_execution(arch: str, body: str) -> None:
     threads = Threads(GRID, BLOCK, tuple(range(GRID[0])))
     counted = list_instruction_runs(parse_module(ptx).find_kernel("k"), threads)
     arrays = {"a": np.zeros(1024, np.float32), "c": np.zeros(GRID[0] * BLOCK[0], np.float32)}
-    executed = execute_blocks(ptx, ForeignLaunch("k", GRID, BLOCK, arrays), range(GRID[0]))
+    executed = execute_blocks(ptx, KernelStart("k", GRID, BLOCK, arrays), range(GRID[0]))
     assert {one.line: n for one, n in counted} == pytest.approx({one.line: n for one, n in executed.runs})

@@ -11,7 +11,7 @@ import pytest
 from ekc.report.page import make_report
 from ekc.report.pictures import MAX_LAYERS, draw_plan
 from ekc.report.run_data import PlanData, RunData
-from ekc.search.run_data.from_plan import collect_plan
+from ekc.search.run_data.from_result import collect_plan
 from tests.browser import PageOpener
 from tests.search.clocks.plans import make_small_plan
 

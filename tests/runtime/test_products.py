@@ -9,12 +9,12 @@ import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir.interpreter.compare import describe_input_policy, make_random_input_arrays
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes
 from tests.drawn.checks import judge, run_everywhere
+from tests.ir.interpret import interpret_program
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])

@@ -13,7 +13,6 @@ import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError, KernelFault
 from ekc.ir.interpreter.compare import make_random_input_arrays, sample_blocks
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -24,6 +23,7 @@ from ekc.runtime.kernel import Kernel
 from ekc.runtime.verify import Verdict
 from tests.drawn.checks import judge
 from tests.ir import examples
+from tests.ir.interpret import interpret_program
 from tests.runtime import faults
 from tests.runtime.faults import spoiled
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import ekc
 from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.interpret import interpret_program
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.naive import make_naive_schedule
+from tests.ir.interpret import interpret_program
 from tests.ir.test_convolutions import convolved, scattered
 from tests.search.helpers import tune
 

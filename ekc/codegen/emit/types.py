@@ -1,7 +1,7 @@
 """Element types in C: literals, conversions, vector moves.
 
 Arithmetic is done in the accumulator's type, `float` or `int`; what is stored otherwise is widened when it is
-read and rounded when it is written. `ekc.ir.dtypes.convert_values` does the same to arrays.
+read and rounded when it is written.
 """
 
 from __future__ import annotations

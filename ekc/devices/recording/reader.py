@@ -12,6 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,7 @@ class _RecordingParser:
     def __init__(self, path: Path, origin: Origin) -> None:
         self._path, self._origin = path, origin
         self._operators: list[str] = []
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._timings: dict[str, dict[int, Timing]] = {}
-        self._meterings: dict[str, dict[int, Metering]] = {}
+        self._rows: dict[str, RecordedRow] = {}
 
     def parse(self, events: Iterator[dict[str, Any]]) -> Recording:
         for number, event in enumerate(events, 2):
@@ -120,7 +119,7 @@ class _RecordingParser:
                 raise RecordError(
                     f"{self._path}, line {number}: not an event of a recording ({reason})"
                 ) from None
-        rows = tuple(self._make_row(digest, facts) for digest, facts in self._rows.items())
+        rows = tuple(self._rows.values())
         return Recording(str(self._path), self._origin, tuple(self._operators), rows)
 
     def _parse_event(self, event: dict[str, Any]) -> None:
@@ -131,14 +130,14 @@ class _RecordingParser:
                 self._parse_schedule(event)
             case "timing":
                 timing = self._check_origin(timing_from_json(event["timing"]))
-                self._timings[event["digest"]][_read_count(event, "repeat")] = timing
+                self._rows[event["digest"]].timings[_read_count(event, "repeat")] = timing
             case "metering":
                 metering = self._check_origin(metering_from_json(event["metering"]))
-                self._meterings[event["digest"]][_read_count(event, "repeat")] = metering
+                self._rows[event["digest"]].meterings[_read_count(event, "repeat")] = metering
             case "failure":
-                self._rows[event["digest"]]["failure"] = _read_text(event, "status")
+                self._change_row(event, failure=_read_text(event, "status"))
             case "check":
-                self._rows[event["digest"]]["checked"] = _read_text(event, "verdict")
+                self._change_row(event, checked=_read_text(event, "verdict"))
             case other:
                 raise ValueError(f"there is no event {other!r}")
 
@@ -153,22 +152,18 @@ class _RecordingParser:
         schedule = event["schedule"] | {"operator": json.loads(self._operators[number])}
         # In the order of `Schedule.to_json`: the digest is that of the text.
         text = json.dumps({name: schedule[name] for name in ("format", "operator", "steps")})
-        self._rows[digest] = {
-            "operator": number,
-            "structure": _read_text(event, "structure"),
-            "schedule_json": text,
-            "figures": {name: float(value) for name, value in event["figures"].items()},
-            "resources": tuple(dataclass_from_json(Resources, r) for r in event["resources"]),
-            "launches": tuple(event["launches"]),
-            "failure": "",
-            "checked": "",
-        }
-        self._timings[digest], self._meterings[digest] = {}, {}
-
-    def _make_row(self, digest: str, facts: dict[str, Any]) -> RecordedRow:
-        return RecordedRow(
-            digest=digest, timings=self._timings[digest], meterings=self._meterings[digest], **facts
+        self._rows[digest] = RecordedRow(
+            digest=digest,
+            operator=number,
+            structure=_read_text(event, "structure"),
+            schedule_json=text,
+            figures={name: float(value) for name, value in event["figures"].items()},
+            resources=tuple(dataclass_from_json(Resources, r) for r in event["resources"]),
+            launches=tuple(event["launches"]),
         )
+
+    def _change_row(self, event: Mapping[str, Any], **changes: Any) -> None:
+        self._rows[event["digest"]] = replace(self._rows[event["digest"]], **changes)
 
 
 def _read_count(event: Mapping[str, Any], name: str) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,12 +66,12 @@ class RecordedRow:
     """Resources of each launch; empty where it could not be compiled."""
     launches: tuple[Mapping[str, Any], ...]
     """Grid, block and shared bytes of each launch."""
-    timings: Mapping[int, Timing]
+    timings: dict[int, Timing] = field(default_factory=dict)
     """Timings by number of the repeat."""
-    meterings: Mapping[int, Metering]
-    failure: str
+    meterings: dict[int, Metering] = field(default_factory=dict)
+    failure: str = ""
     """Why the schedule has no figures: "compile: ..." or "device: ..."; "" where it has."""
-    checked: str
+    checked: str = ""
     """Verdict of the correctness check; "" without a check."""
 
     @cached_property

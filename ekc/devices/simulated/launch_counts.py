@@ -12,15 +12,16 @@ The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, survey_accesses
-from ekc.emulator.block_execution import ForeignLaunch
+from ekc.emulator.geometry import Shape
 from ekc.emulator.paged_memory import BlankArray
 from ekc.machine_code.decode import MachineCode, decode_functions
 from ekc.machine_code.warp_path import MachineCounts, count_machine_code
@@ -95,6 +96,23 @@ MIN_SURVEY_BLOCKS, MAX_SURVEY_BLOCKS = 2, 16
 
 
 @dataclass(frozen=True)
+class KernelStart:
+    """How to start a kernel: of ekc, or of anybody else."""
+
+    kernel_name: str
+    """Name in the PTX: mangled, where the function is not `extern "C"`."""
+    grid: Shape
+    block: Shape
+    arguments: Mapping[str, Any]
+    """Values of the parameters in their order, under any names: a number, an array, or a `BlankArray` for an
+    array whose content decides neither the length of a loop nor an address."""
+    shared_bytes: int = 0
+    """Dynamic shared memory."""
+    has_zero_data: bool = False
+    """Whether zeros may decide the length of loops where arrays have no content."""
+
+
+@dataclass(frozen=True)
 class AccessGroup:
     """Accesses of one kind: same tensor, same width, same pattern."""
 
@@ -152,19 +170,17 @@ def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 def _profile_launch(ptx: str, code: MachineCode, launch: Launch) -> LaunchProfile:
     sizes = zip(launch.arguments, launch.argument_bytes, strict=True)
     arguments = {name: BlankArray(size) for name, size in sizes} | dict(launch.scalars)
-    start = ForeignLaunch(launch.name, launch.grid, launch.block, arguments, launch.shared_bytes)
+    start = KernelStart(launch.name, launch.grid, launch.block, arguments, launch.shared_bytes)
     kernel = parse_module(ptx).find_kernel(launch.name)
     return profile_launch(ptx, code, start, list_instruction_runs(kernel, sample_threads(start)))
 
 
-def sample_threads(launch: ForeignLaunch) -> Threads:
+def sample_threads(launch: KernelStart) -> Threads:
     """The threads of `sample_blocks`."""
     return Threads(launch.grid, launch.block, tuple(sample_blocks(launch)), tuple(launch.arguments.values()))
 
 
-def profile_launch(
-    ptx: str, code: MachineCode, launch: ForeignLaunch, runs: InstructionRuns
-) -> LaunchProfile:
+def profile_launch(ptx: str, code: MachineCode, launch: KernelStart, runs: InstructionRuns) -> LaunchProfile:
     """The profile of a launch of any kernel, from the runs of its instructions in some blocks."""
     survey = survey_accesses(
         ptx,
@@ -189,7 +205,7 @@ def profile_launch(
     return LaunchProfile(sum_instruction_counts(runs), accesses, survey.live_lines, machine)
 
 
-def sample_blocks(launch: ForeignLaunch) -> Sequence[int]:
+def sample_blocks(launch: KernelStart) -> Sequence[int]:
     """Some blocks of the grid, drawn evenly; the same ones every time."""
     total = launch.grid[0] * launch.grid[1] * launch.grid[2]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -206,7 +222,7 @@ def _classify_access(touch: AccessProfile) -> str:
 
 
 def _make_access_group(
-    launch: ForeignLaunch,
+    launch: KernelStart,
     group: list[tuple[AccessProfile, float]],
     async_copy_lines: frozenset[int],
 ) -> AccessGroup:

@@ -1,1 +1,1 @@
-"""NumPy semantics: reference of operators, interpreter of Programs, tolerances, comparison of results."""
+"""NumPy semantics: reference of operators, tolerances, comparison of results."""

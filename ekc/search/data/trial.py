@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
@@ -215,36 +215,48 @@ def _count_trials(trials: Sequence[Trial]) -> str:
     return f"{count_nouns(len(trials), 'trial')}{simulated}, {metered} metered, {failed} failed"
 
 
-def make_dataframe(trials: Iterable[Trial], simulated: bool) -> Any:
+def make_dataframe(trials: Sequence[Trial], simulated: bool) -> Any:
     """A pandas data frame with one row for each trial. Raises `InvalidInput` where pandas is missing."""
     try:
         import pandas
     except ImportError as problem:
         raise InvalidInput("to_dataframe needs pandas: pip install pandas") from problem
-    return pandas.DataFrame([_list_columns(t, simulated) for t in trials])
+    columns = list_columns(trials) | {"simulated": simulated}
+    decisions = [list_decisions(t.schedule.program) for t in trials]
+    return pandas.concat([pandas.DataFrame(columns), pandas.DataFrame(decisions)], axis=1)
 
 
-def _list_columns(trial: Trial, simulated: bool) -> dict[str, Any]:
-    """Values of a trial by column; numbers of its Program last."""
-    latency, energy = trial.latency_interval_s, trial.energy_interval_j
-    return {
-        "structure": trial.structure,
-        "round": trial.round,
-        "status": trial.status,
-        "latency_s": trial.latency_s,
-        "latency_low_s": latency.low if latency else None,
-        "latency_high_s": latency.high if latency else None,
-        "power_w": trial.power_w,
-        "energy_j": trial.energy_j,
-        "energy_low_j": energy.low if energy else None,
-        "energy_high_j": energy.high if energy else None,
-        "metered": trial.metered,
-        "clock_mhz": trial.clock_mhz,
-        "throttle": ", ".join(trial.throttle),
-        "checked": trial.checked,
-        "simulated": simulated,
-        "digest": trial.schedule.digest,
-    } | list_decisions(trial.schedule.program)
+COLUMNS = {
+    "structure": "structure",
+    "round": "round",
+    "status": "status",
+    "latency_s": "latency_s",
+    "latency_low_s": "latency_interval_s.low",
+    "latency_high_s": "latency_interval_s.high",
+    "power_w": "power_w",
+    "energy_j": "energy_j",
+    "energy_low_j": "energy_interval_j.low",
+    "energy_high_j": "energy_interval_j.high",
+    "metered": "metered",
+    "clock_mhz": "clock_mhz",
+    "throttle": "throttle",
+    "checked": "checked",
+    "simulated": "simulated",
+    "digest": "digest",
+}
+"""Columns of trials, and the attributes that they come from."""
+
+
+def list_columns(trials: Sequence[Trial]) -> dict[str, list[Any]]:
+    """Values of `COLUMNS`, an entry for each trial; None where it has none. Tuples are one text."""
+    return {name: [_read_attribute(t, path) for t in trials] for name, path in COLUMNS.items()}
+
+
+def _read_attribute(trial: Trial, path: str) -> Any:
+    value: Any = trial
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def list_decisions(program: Program) -> dict[str, int]:

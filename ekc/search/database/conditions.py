@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device
-from ekc.search.database.database import RecordStore
-from ekc.search.database.rows import RecordKey, RecordKind, RecordRow
 
 MAX_LISTED = 3
 """Conditions named in one line, at most."""
@@ -70,35 +68,10 @@ class RecordConditions:
         }
 
 
-def read_conditions(key: RecordKey) -> RecordConditions:
-    """Read the conditions of a row."""
-    policies = key.clock_regime, key.data_policy
-    return RecordConditions(key.device, key.simulated, *policies, key.driver, key.nvrtc)
-
-
 def get_present_conditions(device: Device) -> RecordConditions:
     """Return the conditions of a measurement on this device now."""
     policies = device.clock_regime, device.data_policy
     return RecordConditions(device.name, device.simulated, *policies, device.driver, describe_toolchain())
-
-
-def count_schedules(
-    store: RecordStore, operator: str | None = None, kind: RecordKind | None = None
-) -> dict[RecordConditions, int]:
-    """Count the stored schedules by conditions, as `RecordStore.count_schedules`."""
-    found = store.count_schedules(operator=operator, kind=kind)
-    return {RecordConditions(*values): count for values, count in found.items()}
-
-
-def group_rows(rows: Iterable[RecordRow]) -> dict[RecordConditions, list[RecordRow]]:
-    """Group rows by their conditions, in the order of the last measurement."""
-    found: dict[RecordConditions, list[RecordRow]] = {}
-    for row in rows:
-        conditions = read_conditions(row.key)
-        some = found.pop(conditions, [])
-        some.append(row)
-        found[conditions] = some
-    return found
 
 
 def sort_by_nearness(

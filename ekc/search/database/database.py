@@ -17,15 +17,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children, hold_forks
-from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database import rows as sql
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.record_file import (
     MAX_VALUE_BYTES,
     check_record_path,
@@ -112,6 +112,18 @@ class EmptyRecordError(RecordError):
     """A file that is read and holds nothing, as a run leaves it that was killed before its first row."""
 
 
+class UnitedRows(NamedTuple):
+    """Content of a file after rows were added."""
+
+    before: int
+    """Number of rows before."""
+    after: int
+    repeats: list[tuple[str, str, str, int, int]]
+    """Measurements with several rows, as `rows.REPEATS` has them."""
+    payloads: list[tuple[str, str]]
+    """Device and payload of each timing and metering that is not simulated."""
+
+
 class RecordStore:
     """Rows of measurements in the file `path`, or in memory if it is None.
 
@@ -173,9 +185,8 @@ class RecordStore:
 
     def find(self, kind: RecordKind, key: RecordKey) -> RecordRow | None:
         """Find the latest row of this kind and identity; None if there is none."""
-        with self._raise_record_errors():
-            found = self._connection.execute(sql.FIND, sql.key_to_sql(kind, key)).fetchone()
-        return None if found is None else sql.row_from_sql(found, self._display_name)
+        found = self._select(sql.FIND, *sql.key_to_sql(kind, key))
+        return sql.row_from_sql(found[0], self._display_name) if found else None
 
     def read_rows(
         self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
@@ -186,92 +197,80 @@ class RecordStore:
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"
-        with self._raise_record_errors():
-            rows = self._connection.execute(query, tuple(given.values()))
-        while (found := self._fetch_row(rows)) is not None:
+        for found in self._stream(query, tuple(given.values()), 1):
             yield sql.row_from_sql(found, self._display_name)
 
     def read_values(self) -> list[sql.StoredValues]:
         """Read all rows as they are stored, oldest first. Raises RecordError for a damaged row, figures
         included."""
-        with self._raise_record_errors():
-            found = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
+        found = self._select(f"{sql.SELECT} order by id")
         for values in found:
-            sql.row_from_sql(values, self._display_name).check_figures()
+            sql.row_from_sql(values, self._display_name).to_measurement()
         return [values[1:] for values in found]
 
     def read_row(self, number: int) -> RecordRow:
         """Read the row of a number, as the index of figures has it. Raises `RecordError` if it is damaged."""
-        with self._raise_record_errors():
-            found = self._connection.execute(f"{sql.SELECT} where id = ?", (number,)).fetchone()
-        if found is None:
+        found = self._select(f"{sql.SELECT} where id = ?", number)
+        if not found:
             raise RecordError(
                 f"{self._display_name} is damaged: its index names row {number}, which is absent"
             )
-        return sql.row_from_sql(found, self._display_name)
+        return sql.row_from_sql(found[0], self._display_name)
 
     def read_schedule_rows(self, operator_hash: str, digest: str) -> list[RecordRow]:
         """Read the rows of one schedule of an operator under all conditions, oldest first."""
-        with self._raise_record_errors():
-            found = self._connection.execute(sql.IDS_OF_SCHEDULE, (operator_hash, digest)).fetchall()
+        found = self._select(sql.IDS_OF_SCHEDULE, operator_hash, digest)
         return [self.read_row(number) for (number,) in found]
 
     def find_digests(self, start: str) -> dict[str, int]:
         """Find the digests of schedules that begin so, each with the number of its last row."""
-        with self._raise_record_errors():
-            return dict(self._connection.execute(sql.DIGESTS, (start, start)).fetchall())
+        return dict(self._select(sql.DIGESTS, start, start))
 
     def list_groups(self, operator: str | None = None) -> list[sql.StoredGroup]:
         """List the operators, or a given one (canonical JSON), under each conditions, in the order of their
         last row."""
         digest = None if operator is None else hash_operator(operator)
-        found = self._select_indexed(sql.GROUPS, sql.GROUPS_END, (digest, digest))
+        found = self._select_indexed(sql.GROUPS, (digest, digest))
         return [sql.group_from_sql(values, self._display_name) for values in found]
 
     def count_schedules(
         self, *, operator: str | None = None, kind: RecordKind | None = None
-    ) -> dict[tuple[Any, ...], int]:
+    ) -> dict[RecordConditions, int]:
         """Count the schedules by conditions, in the order of their last row; only of an operator (canonical
         JSON) or kind if given."""
         digest = None if operator is None else hash_operator(operator)
-        found = self._select_indexed(sql.COUNTS, sql.COUNTS_END, (digest, digest, kind, kind))
-        return {sql.check_conditions(values[:-2], self._display_name): values[-2] for values in found}
+        found = self._select_indexed(sql.COUNTS, (digest, digest, kind, kind))
+        return {sql.conditions_from_sql(values[:-1], self._display_name): values[-1] for values in found}
 
     def read_figures(self, group: sql.StoredGroup) -> Iterator[tuple[Any, ...]]:
-        """Read the figures of a group by schedule: its digest, the number of the repeat, the window of a
-        metering in seconds or None for a timing, and power in watts or latency in seconds; None where a row
-        has no such figure."""
-        return self._select_indexed(sql.FIGURES, sql.FIGURES_END, (group.operator_hash, *group.conditions))
+        """Read the figures of a group, as `rows.FIGURES` has them."""
+        given = group.operator_hash, *astuple(group.conditions)
+        return self._select_indexed(sql.FIGURES, given)
 
-    def find_failed(self, group: sql.StoredGroup) -> set[str]:
-        """Find the digests of schedules in a group that failed, or whose results are wrong."""
-        given = group.operator_hash, *group.conditions
-        last, fails = dict[tuple[Any, ...], str](), False
-        for kind, verdict, *key in self._select_indexed(sql.VERDICTS, sql.VERDICTS_END, given):
-            if kind == "check":
-                # The last one of several verdicts of a check counts.
-                last[tuple(key)] = verdict
-            else:
-                fails = True
-        rejected = {key[0] for key, verdict in last.items() if verdict.startswith(REJECTED_VERDICTS)}
-        failed = self._select_indexed(sql.FAILURES, sql.FAILURES_END, given) if fails else ()
-        return rejected | {digest for (digest,) in failed}
-
-    def _select_indexed(self, query: str, end: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    def _select_indexed(self, query: str, values: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """Select from the index of figures; without it, in a file of an earlier ekc, from all rows."""
         with self._raise_record_errors():
             indexed = "indexed by trials_figures" if has_figure_index(self._connection) else ""
-            rows = self._connection.execute(f"{query} {indexed} {end}", values)
+        return self._stream(query.format(index=indexed), values, ROWS_TOGETHER)
+
+    def _select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._raise_record_errors():
+            return self._connection.execute(query, values).fetchall()
+
+    def _stream(self, query: str, values: tuple[Any, ...], together: int) -> Iterator[tuple[Any, ...]]:
+        """Select rows, so many of them in one go."""
+        with self._raise_record_errors():
+            rows = self._connection.execute(query, values)
         while True:
             with self._raise_record_errors():
-                some = rows.fetchmany(ROWS_TOGETHER)
+                some = rows.fetchmany(together)
             if not some:
                 return
             yield from some
 
-    def unite(self, rows: Iterable[sql.StoredValues]) -> tuple[int, list[sql.StoredValues]]:
+    def unite(self, rows: Iterable[sql.StoredValues]) -> UnitedRows:
         """Add the rows that the file lacks, all or none, and number all rows by the time of their
-        measurement. Returns (number of rows before, all rows)."""
+        measurement."""
         with self._raise_record_errors(), self._transaction():
             before = self._connection.execute(f"{sql.SELECT} order by id").fetchall()
             for values in before:
@@ -282,12 +281,9 @@ class RecordStore:
             kept = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(before), len(after)))
             self._connection.execute("delete from trials where id > ?", (kept,))
             self._connection.executemany(sql.INSERT_NUMBERED, numbered[kept:])
-        return len(before), after
-
-    def _fetch_row(self, rows: sqlite3.Cursor) -> tuple[Any, ...] | None:
-        with self._raise_record_errors():
-            found: tuple[Any, ...] | None = rows.fetchone()
-            return found
+            repeats = self._connection.execute(sql.REPEATS).fetchall()
+            payloads = self._connection.execute(sql.REAL_PAYLOADS).fetchall()
+        return UnitedRows(len(before), len(after), repeats, payloads)
 
     @property
     def _display_name(self) -> str:

@@ -6,9 +6,9 @@ import itertools
 import math
 import operator
 import statistics
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import FIGURE_BOUNDS
@@ -16,7 +16,9 @@ from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interv
 from ekc.errors import RecordError
 from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database.database import RecordStore
-from ekc.search.database.rows import RecordRow, StoredGroup
+from ekc.search.database.rows import RecordKind, RecordRow, StoredGroup
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass
@@ -56,37 +58,81 @@ class MeasuredFigures:
 
 
 def group_by_schedule(rows: Iterable[RecordRow]) -> dict[str, list[RecordRow]]:
-    """Group rows by the digest of their schedule, without those that a later row replaces: of rows with equal
-    keys, from two processes, the last one counts."""
-    grouped: dict[str, dict[object, RecordRow]] = {}
+    """Group rows by the digest of their schedule."""
+    grouped: dict[str, list[RecordRow]] = {}
     for row in rows:
-        same = (row.kind, row.key.draw, row.key.window_s)
-        found = grouped.setdefault(row.key.schedule_digest, {})
-        found.pop(same, None)
-        found[same] = row
-    return {digest: list(found.values()) for digest, found in grouped.items()}
+        grouped.setdefault(row.key.schedule_digest, []).append(row)
+    return grouped
+
+
+class Outcome(NamedTuple, Generic[ValueT]):
+    """The result of one measurement event: the part of a row that decides which rows count."""
+
+    id: int
+    """Number of the row in its order, from 1."""
+    kind: RecordKind
+    draw: int
+    window_s: float | None
+    status: str
+    value: ValueT
+    """The row, or its figure."""
+
+
+class CountingOutcomes(NamedTuple, Generic[ValueT]):
+    """The outcomes of one schedule that count."""
+
+    status: str
+    timings: list[ValueT]
+    meterings: list[ValueT]
+    checks: list[ValueT]
+    is_finalist: bool
+    """Whether it was timed again in the finals."""
+
+
+def select_counting(outcomes: Iterable[Outcome[ValueT]]) -> CountingOutcomes[ValueT]:
+    """Select the outcomes of one schedule that count. Of those of the same measurement, from two processes,
+    the last one counts: the outcomes of a measurement are in their order. A wrong result, an unsafe kernel,
+    or a failure without a later measurement makes the status. Repeats of the finals replace the first timing,
+    and the longest metering window the others."""
+    latest = {one[1:4]: one for one in outcomes}
+    ordered = sorted(latest.values(), key=_get_number)
+    timings, meterings, checks, failures = (
+        [one for one in ordered if one[1] == kind] for kind in ("timing", "metering", "check", "failure")
+    )
+    finals = [one for one in timings if one.draw]
+    longest = max([one.window_s or 0.0 for one in meterings], default=0.0)
+    rejected = [one for one in checks if one.status.startswith(REJECTED_VERDICTS)]
+    status = "ok"
+    if failures or rejected:
+        last = max(failures + rejected, key=_get_number)
+        if rejected or last.id > max([one.id for one in timings + meterings], default=0):
+            status = last.status
+    return CountingOutcomes(
+        status,
+        [one.value for one in finals or timings],
+        [one.value for one in meterings if (one.window_s or 0.0) == longest],
+        [one.value for one in checks],
+        bool(finals),
+    )
+
+
+_get_number = operator.itemgetter(0)
 
 
 def combine_rows(rows: Sequence[RecordRow]) -> MeasuredFigures:
-    """Combine the rows of one schedule, oldest first. A wrong result, an unsafe kernel, or a failure without
-    a later measurement makes the status. Repeats of the finals replace the first timing, and the longest
-    metering window the others. Raises `RecordError` for a damaged row."""
-    figures = MeasuredFigures()
-    longest = max((r.key.window_s or 0.0 for r in rows), default=0.0)
-    wrong = any(r.kind == "check" and r.status.startswith(REJECTED_VERDICTS) for r in rows)
-    finals = any(r.kind == "timing" and r.key.draw for r in rows)
-    for row in rows:
-        if row.kind in ("timing", "metering") and not wrong:
-            figures.status = "ok"
-        if row.kind == "timing" and bool(row.key.draw) == finals:
-            figures.timings.append(row.to_timing())
-        elif row.kind == "metering" and row.key.window_s == longest:
-            figures.meterings.append(row.to_metering())
-        elif row.kind == "failure" or (row.kind == "check" and row.status.startswith(REJECTED_VERDICTS)):
-            figures.status = row.status
-        elif row.kind == "check" and row.is_executed:
-            figures.checked = row.status
-    return figures
+    """Combine the rows of one schedule, oldest first, by the rules of `select_counting`. Raises `RecordError`
+    for a damaged row."""
+    found = select_counting(
+        Outcome(number, row.kind, row.key.draw, row.key.window_s, row.status, row)
+        for number, row in enumerate(rows, 1)
+    )
+    executed = (row.status for row in reversed(found.checks) if row.is_executed)
+    return MeasuredFigures(
+        status=found.status,
+        timings=[row.to_timing() for row in found.timings],
+        meterings=[row.to_metering() for row in found.meterings],
+        checked=next((status for status in executed if not status.startswith(REJECTED_VERDICTS)), ""),
+    )
 
 
 class IndexedFigures(NamedTuple):
@@ -106,43 +152,26 @@ class IndexedFigures(NamedTuple):
         return None if self.latency_s is None or self.power_w is None else self.power_w * self.latency_s
 
 
-def combine_indexed_rows(
-    store: RecordStore, group: StoredGroup, failed: Set[str]
-) -> Iterator[IndexedFigures]:
-    """Combine the timings and meterings of a group by the rules of `combine_rows`, from the index alone.
-    `failed`: what `RecordStore.find_failed` returns. Raises `RecordError` for a figure out of bounds."""
-    timing_bounds, metering_bounds = FIGURE_BOUNDS["timing"], FIGURE_BOUNDS["metering"]
-    for digest, rows in itertools.groupby(store.read_figures(group), key=operator.itemgetter(0)):
-        first, finals, powers = list[float](), list[float](), list[float]()
-        longest, before = 0.0, None
-        for _, draw, window, figure in rows:
-            low, high = timing_bounds if window is None else metering_bounds
-            if figure is None or not low <= figure <= high:
+def combine_indexed_rows(store: RecordStore, group: StoredGroup) -> Iterator[IndexedFigures]:
+    """Combine the rows of a group by the rules of `select_counting`, from the index alone. Raises
+    `RecordError` for a figure out of bounds."""
+    for digest, found in itertools.groupby(store.read_figures(group), key=operator.itemgetter(0)):
+        outcomes: list[Outcome[float]] = [Outcome._make(values[1:]) for values in found]
+        for one in outcomes:
+            bounds = FIGURE_BOUNDS.get(one.kind)
+            if bounds and not bounds[0] <= (one.value or 0.0) <= bounds[1]:
                 refuse_figures(store, group, digest)
-            if window is None:
-                found = finals if draw else first
-            elif window >= longest:
-                if window > longest:
-                    longest = window
-                    powers.clear()
-                found = powers
-            else:
-                continue
-            if before == (draw, window) and found:
-                # A later row of the same measurement: the last one counts.
-                found.pop()
-            before = draw, window
-            found.append(figure)
-        timings = finals or first
-        latency_s = math.fsum(timings) / len(timings) if timings else None
-        power_w = math.fsum(powers) / len(powers) if powers else None
-        yield IndexedFigures(digest, digest not in failed, bool(finals), latency_s, power_w)
+        counting = select_counting(outcomes)
+        latency_s, power_w = (
+            math.fsum(some) / len(some) if some else None for some in (counting.timings, counting.meterings)
+        )
+        yield IndexedFigures(digest, counting.status == "ok", counting.is_finalist, latency_s, power_w)
 
 
 def refuse_figures(store: RecordStore, group: StoredGroup, digest: str) -> NoReturn:
     """Raise the `RecordError` of the damaged row of a schedule."""
     for row in store.read_schedule_rows(group.operator_hash, digest):
-        row.check_figures()
+        row.to_measurement()
     raise RecordError(
         f"{store.path} is damaged: its index has other figures of schedule {digest} than its rows; restore a "
         "copy of it, or rebuild the index with `reindex` of sqlite3"

@@ -8,12 +8,12 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ekc.devices.device import Metering, Timing
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.database.conditions import RecordConditions, read_conditions
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.database import RecordStore
 from ekc.search.database.figures import (
     MeasuredFigures,
@@ -22,7 +22,7 @@ from ekc.search.database.figures import (
     group_by_schedule,
 )
 from ekc.search.database.query import read_operator
-from ekc.search.database.rows import RecordRow, StoredGroup
+from ekc.search.database.rows import RecordRow, StoredGroup, group_rows
 
 MAX_NAMED = 4
 """Operators or devices that one line names, at most."""
@@ -101,25 +101,18 @@ def summarize_groups(path: str | Path) -> list[GroupSummary]:
 
 
 def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSummary:
-    good = timed = metered = 0
-    best_latency_s = best_energy_j = math.inf
-    failed = store.find_failed(group)
-    for one in combine_indexed_rows(store, group, failed):
-        timed += one.latency_s is not None
-        metered += one.power_w is not None
-        if one.ok:
-            good += 1
-            best_latency_s = min(best_latency_s, one.latency_s or math.inf)
-            best_energy_j = min(best_energy_j, one.energy_j or math.inf)
+    found = list(combine_indexed_rows(store, group))
+    good = [one for one in found if one.ok and (one.latency_s or one.power_w)]
+    failed = sum(not one.ok for one in found)
     return GroupSummary(
         operator=operator,
-        conditions=RecordConditions(*group.conditions),
-        schedules=good + len(failed),
-        timed=timed,
-        metered=metered,
-        failed=len(failed),
-        best_latency_s=best_latency_s if math.isfinite(best_latency_s) else None,
-        best_energy_j=best_energy_j if math.isfinite(best_energy_j) else None,
+        conditions=group.conditions,
+        schedules=len(good) + failed,
+        timed=sum(one.latency_s is not None for one in found),
+        metered=sum(one.power_w is not None for one in found),
+        failed=failed,
+        best_latency_s=min((one.latency_s for one in good if one.latency_s), default=None),
+        best_energy_j=min((one.energy_j for one in good if one.energy_j), default=None),
         first=group.first,
         last=group.last,
     )
@@ -141,9 +134,7 @@ def read_rows(path: str | Path) -> list[RecordRow]:
 
 def group_records(rows: Iterable[RecordRow], path: str | Path) -> list[RecordGroup]:
     """Group rows by operator and conditions. `path` is named in the error of a damaged operator."""
-    found: dict[tuple[str, RecordConditions], list[RecordRow]] = {}
-    for row in rows:
-        found.setdefault((row.key.operator, read_conditions(row.key)), []).append(row)
+    found = group_rows(rows)
     names = _name_operators((text for text, _ in found), path)
     return [RecordGroup(names[text], there, tuple(some)) for (text, there), some in found.items()]
 
@@ -185,25 +176,44 @@ def find_schedule_groups(groups: Sequence[RecordGroup], digest: str, path: str |
     return [group for group in chosen if group.rows]
 
 
-CSV_COLUMNS = (
-    *(
-        "id",
-        "created_utc",
-        "kind",
-        "operator",
-        "schedule_digest",
-        "device",
-        "simulated",
-        "gpu_uuid",
-        "driver",
-    ),
-    *("nvrtc", "clock_regime", "data_policy", "ekc_version", "draw", "requested_window_s", "status"),
-    *("latency_s", "latency_low_s", "latency_high_s", "power_w", "power_low_w", "power_high_w"),
-    *("energy_j", "energy_low_j", "energy_high_j", "idle_power_w", "window_s", "samples", "calls_per_sample"),
-    *("method", "clock_mhz", "temperature_c", "throttle", "power_cap_w"),
-)
-"""Columns of the CSV. Low and high are the ends of 95 % intervals. A cell is empty where a row has no such
-figure: a timing has no energy."""
+CSV_COLUMNS = {
+    "id": "row.id",
+    "created_utc": "row.created",
+    "kind": "row.kind",
+    "operator": "",
+    "schedule_digest": "key.schedule_digest",
+    "device": "key.device",
+    "simulated": "key.simulated",
+    "gpu_uuid": "conditions.gpu",
+    "driver": "key.driver",
+    "nvrtc": "key.nvrtc",
+    "clock_regime": "key.clock_regime",
+    "data_policy": "key.data_policy",
+    "ekc_version": "row.ekc_version",
+    "draw": "key.draw",
+    "requested_window_s": "key.window_s",
+    "status": "row.status",
+    "latency_s": "timing.latency_s",
+    "latency_low_s": "timing.interval_s.low",
+    "latency_high_s": "timing.interval_s.high",
+    "power_w": "metering.power_w",
+    "power_low_w": "metering.power_interval_w.low",
+    "power_high_w": "metering.power_interval_w.high",
+    "energy_j": "metering.energy_j",
+    "energy_low_j": "metering.energy_interval_j.low",
+    "energy_high_j": "metering.energy_interval_j.high",
+    "idle_power_w": "metering.idle_power_w",
+    "window_s": "metering.window_s",
+    "samples": "timing.samples metering.samples",
+    "calls_per_sample": "timing.calls",
+    "method": "timing.method metering.estimator",
+    "clock_mhz": "conditions.clock_mhz",
+    "temperature_c": "conditions.temperature_c",
+    "throttle": "conditions.throttle",
+    "power_cap_w": "conditions.power_cap_w",
+}
+"""Columns of the CSV, and the attributes that they come from; the operator is written in words. Low and high
+are the ends of 95 % intervals. A cell is empty where a row has no such figure: a timing has no energy."""
 
 
 def format_csv(path: str | Path) -> str:
@@ -212,7 +222,7 @@ def format_csv(path: str | Path) -> str:
     rows = read_rows(path)
     names = _name_operators((row.key.operator for row in rows), path)
     text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(CSV_COLUMNS), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(list_measurement(row) | {"operator": names[row.key.operator]} for row in rows)
     return text.getvalue()
@@ -221,67 +231,18 @@ def format_csv(path: str | Path) -> str:
 def list_measurement(row: RecordRow) -> dict[str, Any]:
     """List identity, conditions and figures of a row by column of `CSV_COLUMNS`, without the operator and
     without figures that the row does not have. Raises `RecordError` for a damaged row."""
-    key = row.key
+    measured = row.to_measurement()
+    sources = {"row": row, "key": row.key}
+    if measured is not None:
+        sources |= {row.kind: measured, "conditions": measured.conditions}
     values = {
-        "id": row.id,
-        "created_utc": row.created,
-        "kind": row.kind,
-        "schedule_digest": key.schedule_digest,
-        "device": key.device,
-        "simulated": int(key.simulated),
-        "driver": key.driver,
-        "nvrtc": key.nvrtc,
-        "clock_regime": key.clock_regime,
-        "data_policy": key.data_policy,
-        "ekc_version": row.ekc_version,
-        "draw": key.draw,
-        "status": row.status,
+        column: attrgetter(name)(sources[source])
+        for column, paths in CSV_COLUMNS.items()
+        for source, _, name in (path.partition(".") for path in paths.split())
+        if source in sources
     }
-    if row.kind == "timing":
-        values |= _list_timing(row.to_timing())
-    elif row.kind == "metering":
-        values |= {"requested_window_s": key.window_s} | _list_metering(row.to_metering())
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _list_timing(timing: Timing) -> dict[str, Any]:
-    return {
-        "latency_s": timing.latency_s,
-        "latency_low_s": timing.interval_s.low,
-        "latency_high_s": timing.interval_s.high,
-        "samples": timing.samples,
-        "calls_per_sample": timing.calls,
-        "method": timing.method,
-        **_list_conditions(timing),
-    }
-
-
-def _list_metering(metering: Metering) -> dict[str, Any]:
-    return {
-        "power_w": metering.power_w,
-        "power_low_w": metering.power_interval_w.low,
-        "power_high_w": metering.power_interval_w.high,
-        "energy_j": metering.energy_j,
-        "energy_low_j": metering.energy_interval_j.low,
-        "energy_high_j": metering.energy_interval_j.high,
-        "idle_power_w": metering.idle_power_w,
-        "window_s": metering.window_s,
-        "samples": metering.samples,
-        "method": metering.estimator,
-        **_list_conditions(metering),
-    }
-
-
-def _list_conditions(measured: Timing | Metering) -> dict[str, Any]:
-    conditions = measured.conditions
-    return {
-        "gpu_uuid": conditions.gpu,
-        "clock_mhz": _drop_nan(conditions.clock_mhz),
-        "temperature_c": _drop_nan(conditions.temperature_c),
-        "throttle": "; ".join(conditions.throttle),
-        "power_cap_w": conditions.power_cap_w,
-    }
-
-
-def _drop_nan(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    values["simulated"] = int(row.key.simulated)
+    if measured is not None:
+        values["throttle"] = "; ".join(measured.conditions.throttle)
+    absent = {name for name in ("clock_mhz", "temperature_c") if math.isnan(values.get(name, 0.0))}
+    return {name: value for name, value in values.items() if value is not None and name not in absent}

@@ -25,12 +25,7 @@ from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.data.selection import DEFAULT_RULE, SelectionRule
-from ekc.search.database.conditions import (
-    count_schedules,
-    describe_counts,
-    get_present_conditions,
-    group_rows,
-)
+from ekc.search.database.conditions import describe_counts, get_present_conditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
     find_metered_operators,
@@ -39,6 +34,7 @@ from ekc.search.database.query import (
     require_schedule,
     rows_to_candidates,
 )
+from ekc.search.database.rows import group_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +94,9 @@ def load_measured_set(op: Operator, device: Device, records: str | Path | None) 
         )
     with RecordStore(records, create=False) as store:
         text = to_canonical_json(op.to_json())
-        groups, counts = group_rows(store.read_rows(operator=text)), count_schedules(store, text)
+        groups, counts = group_rows(store.read_rows(operator=text)), store.count_schedules(operator=text)
     here = get_present_conditions(device)
-    found = make_measured_set(str(records), rows_to_candidates(groups.get(here, ())), device)
+    found = make_measured_set(str(records), rows_to_candidates(groups.get((text, here), ())), device)
     return replace(found, elsewhere=describe_counts(counts, here))
 
 
@@ -181,7 +177,7 @@ def find_recorded_schedule(
 
 def _find_only_operator(word: str, records: str | Path, device: Device, any_toolchain: bool) -> Operator:
     with RecordStore(records, create=False) as store:
-        counts = count_schedules(store, kind="metering")
+        counts = store.count_schedules(kind="metering")
         here = get_present_conditions(device)
         wanted = [there for there in counts if any_toolchain or there.is_same_device(here)]
         operators = find_metered_operators(store, wanted)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +20,7 @@ from ekc.argument_checks import check_path, format_value
 from ekc.errors import InvalidInput, RecordError
 from ekc.search.database.database import EmptyRecordError, RecordStore
 from ekc.search.database.record_file import check_record_path
-from ekc.search.database.rows import StoredValues, describe_measurement, get_outcome
+from ekc.search.database.rows import StoredValues
 from ekc.tables import count_nouns
 
 
@@ -49,15 +49,15 @@ class MergeReport:
 
     into: str
     sources: tuple[SourceRows, ...]
-    rows: int
+    rows: int = 0
     """Rows in the merged file."""
-    added: int
+    added: int = 0
     """Rows that the merged file did not have before."""
-    repeated: int
+    repeated: int = 0
     """Measurements with more than one row: made again under the same conditions."""
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[Conflict, ...] = ()
     """Repeated measurements whose rows differ in their figures or status."""
-    gpus: dict[str, int]
+    gpus: dict[str, int] = field(default_factory=dict)
     """Number of GPUs, by UUID, that measured the rows of each real device."""
 
     def to_json(self) -> dict[str, Any]:
@@ -100,14 +100,8 @@ def merge_records(sources: Sequence[str | Path], into: str | Path) -> MergeRepor
         raise InvalidInput("sources: no file is given; name at least one record file")
     check_path("into", into)
     found = [(str(check_path("sources", path)), _read_source(path)) for path in sources]
-    before, after = _write_rows(Path(into), [row for _, some in found for row in some])
-    return MergeReport(
-        into=str(into),
-        sources=tuple(SourceRows(path, len(some)) for path, some in found),
-        rows=len(after),
-        added=len(after) - before,
-        **_compare_rows(after),
-    )
+    report = MergeReport(str(into), tuple(SourceRows(path, len(some)) for path, some in found))
+    return _write_rows(Path(into), [row for _, some in found for row in some], report)
 
 
 def _read_source(path: str | Path) -> list[StoredValues]:
@@ -121,22 +115,43 @@ def _read_source(path: str | Path) -> list[StoredValues]:
     return rows
 
 
-def _write_rows(into: Path, rows: Sequence[StoredValues]) -> tuple[int, list[StoredValues]]:
-    """Add rows to a file, as `RecordStore.unite`."""
+def _write_rows(into: Path, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
+    """Add rows to a file, as `RecordStore.unite`, and complete the report."""
     check_record_path(into, create=True)
     if not into.exists():
         if not rows:
             raise RecordError(f"there is no row to merge, so {into} is not made")
         try:
-            return 0, _write_new_file(into, rows)
+            return _write_new_file(into, rows, report)
         except FileExistsError:
             # Another process made it meanwhile.
             pass
     with RecordStore(into) as store:
-        return store.unite(rows)
+        return _unite(store, rows, report)
 
 
-def _write_new_file(into: Path, rows: Sequence[StoredValues]) -> list[StoredValues]:
+def _unite(store: RecordStore, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
+    """Add rows to a file, and complete the report by what it holds then."""
+    found = store.unite(rows)
+    conflicts = [
+        Conflict(kind, digest, device, count)
+        for kind, digest, device, count, different in found.repeats
+        if different > 1
+    ]
+    gpus: dict[str, set[str]] = {}
+    for device, payload in found.payloads:
+        gpus.setdefault(device, set()).add(_read_gpu(payload))
+    return replace(
+        report,
+        rows=found.after,
+        added=found.after - found.before,
+        repeated=len(found.repeats),
+        conflicts=tuple(conflicts),
+        gpus={device: len(some - {""}) for device, some in sorted(gpus.items())},
+    )
+
+
+def _write_new_file(into: Path, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
     """Write a record file in a folder beside `into`, and give it its name when it is complete. Raises
     FileExistsError if `into` exists by then."""
     try:
@@ -144,7 +159,7 @@ def _write_new_file(into: Path, rows: Sequence[StoredValues]) -> list[StoredValu
             new = Path(folder) / "new.db"
             try:
                 with RecordStore(new) as store:
-                    _, written = store.unite(rows)
+                    written = _unite(store, rows, report)
             except RecordError as problem:
                 raise RecordError(str(problem).replace(str(new), str(into))) from problem
             _move_new_file(new, into)
@@ -168,28 +183,6 @@ def _move_new_file(new: Path, into: Path) -> None:
         if into.exists():
             raise FileExistsError(into) from None
         new.rename(into)
-
-
-def _compare_rows(rows: Iterable[StoredValues]) -> dict[str, Any]:
-    """Find repeated measurements, those of them with different figures, and the GPUs of each device."""
-    outcomes: dict[object, list[tuple[str, str]]] = {}
-    examples: dict[object, StoredValues] = {}
-    gpus: dict[str, set[str]] = {}
-    for row in rows:
-        what, outcome = describe_measurement(row), get_outcome(row)
-        outcomes.setdefault(what, []).append(outcome)
-        examples.setdefault(what, row)
-        kind, device, simulated = row[1], row[6], row[7]
-        if kind in ("timing", "metering") and not simulated:
-            gpus.setdefault(device, set()).add(_read_gpu(outcome[1]))
-    repeated = {what: found for what, found in outcomes.items() if len(found) > 1}
-    conflicts = tuple(
-        Conflict(examples[what][1], examples[what][4], examples[what][6], len(found))
-        for what, found in repeated.items()
-        if len(set(found)) > 1
-    )
-    counts = {device: len(found - {""}) for device, found in sorted(gpus.items())}
-    return {"repeated": len(repeated), "conflicts": conflicts, "gpus": counts}
 
 
 def _read_gpu(payload: str) -> str:

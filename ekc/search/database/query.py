@@ -25,10 +25,8 @@ from ekc.search.data.trial import Trial
 from ekc.search.database.conditions import (
     MAX_LISTED,
     RecordConditions,
-    count_schedules,
     describe_counts,
     get_present_conditions,
-    read_conditions,
     sort_by_nearness,
 )
 from ekc.search.database.database import RecordStore, to_canonical_json
@@ -178,7 +176,7 @@ def load_winners(
 ) -> tuple[Trial, Trial]:
     """Load (the best, the fastest) of the metered schedules. Raises as `best`, but for compiling."""
     with RecordStore(records, create=False) as store:
-        groups = {RecordConditions(*one.conditions): one for one in store.list_groups(_make_text(op))}
+        groups = {one.conditions: one for one in store.list_groups(_make_text(op))}
         here, left_out = get_present_conditions(device), dict[str, str]()
         others = sort_by_nearness((there for there in groups if there != here), here)
         for there in [here] * (here in groups) + (others if any_toolchain else []):
@@ -226,7 +224,7 @@ def _find_finalists(
 ) -> list[IndexedFigures]:
     """Find what `choose_finalists` chooses, without those that are too slow for the rule."""
     found, finals, fastest_s = list[IndexedFigures](), False, math.inf
-    for one in combine_indexed_rows(store, group, store.find_failed(group)):
+    for one in combine_indexed_rows(store, group):
         latency_s = one.latency_s
         if not one.ok or latency_s is None or one.power_w is None or one.is_finalist < finals:
             continue
@@ -246,8 +244,7 @@ def _read_trial(
     """Read the rows of a schedule in a group; None where they cannot be used, with the reason in `left_out`.
     Raises `RecordError` where the rows say other figures than the index."""
     every = store.read_schedule_rows(group.operator_hash, indexed.digest)
-    there = RecordConditions(*group.conditions)
-    (rows,) = group_by_schedule(row for row in every if read_conditions(row.key) == there).values()
+    (rows,) = group_by_schedule(row for row in every if row.key.conditions == group.conditions).values()
     try:
         trial = _rows_to_candidate(rows).to_trial()
     except (InvalidInput, ScheduleError) as problem:
@@ -270,7 +267,7 @@ def choose_finalists(rows: Sequence[RecordRow]) -> list[Trial]:
 def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditions) -> str:
     """End of an error message: the conditions of the operator's stored schedules; "" without any."""
     text = _make_text(op)
-    metered = count_schedules(store, text, "metering")
+    metered = store.count_schedules(operator=text, kind="metering")
     counts = describe_counts(metered, here)
     if counts:
         needed = here.describe_differences(metered)
@@ -278,7 +275,7 @@ def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditi
             f"{f' was made with {needed}' if needed else ''}; it holds {counts}; --any-toolchain "
             "(any_toolchain=True) takes the best of the nearest, ekc tune --records measures here"
         )
-    timed = count_schedules(store, text, "timing")
+    timed = store.count_schedules(operator=text, kind="timing")
     own, rest = timed.get(here, 0), describe_counts(timed, here)
     listed = " and ".join(text for text in (f"{own} under the conditions here" if own else "", rest) if text)
     if not listed:
@@ -289,15 +286,17 @@ def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditi
 def find_metered_operators(store: RecordStore, conditions: Iterable[RecordConditions]) -> list[Operator]:
     """Find the operators with a metered schedule under some conditions."""
     wanted = set(conditions)
-    groups = [one for one in store.list_groups() if RecordConditions(*one.conditions) in wanted]
+    groups = [one for one in store.list_groups() if one.conditions in wanted]
     texts = dict.fromkeys(store.read_row(one.first_id).key.operator for one in groups)
-    metered = [text for text in texts if wanted & count_schedules(store, text, "metering").keys()]
+    metered = [
+        text for text in texts if wanted & store.count_schedules(operator=text, kind="metering").keys()
+    ]
     return [read_operator(text, str(store.path)) for text in metered]
 
 
 def _list_other_operators(store: RecordStore) -> str:
     """Make the end of an error message: the operators with metered schedules."""
-    found = find_metered_operators(store, count_schedules(store, kind="metering"))
+    found = find_metered_operators(store, store.count_schedules(kind="metering"))
     names = [str(op).splitlines()[0] for op in found]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     listed = (

@@ -1,12 +1,17 @@
-"""One row of the record store: a measurement event, its identity, and its conversion to SQL and back."""
+"""One row of the record store: a measurement event, its identity, and its conversion to SQL and back.
+
+`COLUMNS` is the one list of columns. The fields of `RecordConditions`, `RecordKey` and `RecordRow` have the
+names of their columns, and the queries are made of both.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, get_args
 
@@ -14,96 +19,11 @@ from ekc.devices.device import Metering, Timing
 from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
 from ekc.file_limits import parse_json
+from ekc.search.database.conditions import RecordConditions
 from ekc.version import __version__
 
 RecordKind = Literal["timing", "metering", "failure", "check"]
 MeasurementT = TypeVar("MeasurementT", Timing, Metering)
-
-CREATE_TABLE = """
-create table trials (
-    id integer primary key autoincrement,
-    created text not null,
-    kind text not null,
-    operator text not null,
-    operator_hash text not null,
-    schedule_digest text not null,
-    schedule text not null,
-    device text not null,
-    simulated integer not null,
-    driver text not null,
-    nvrtc text not null,
-    clock_regime text not null,
-    data_policy text not null,
-    ekc_version text not null,
-    draw integer not null,
-    window_s real,
-    payload text not null,
-    status text not null
-)"""
-CREATE_INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
-CONDITION_COLUMNS = "device, simulated, clock_regime, data_policy, driver, nvrtc"
-"""Columns of `ekc.search.database.conditions.RecordConditions`, in the order of its fields."""
-VERDICT_CHARACTERS = 16
-"""Characters of a status in the index of figures; the longest rejected verdict begins with fewer."""
-
-
-def _make_figure(name: str) -> str:
-    """SQL of a number in a payload, which `to_canonical_json` writes without spaces; null where it is absent.
-    Functions of JSON would not do: they refuse NaN, and differ between versions of SQLite."""
-    start = f"nullif(instr(payload, '\"{name}\":'), 0) + {len(name) + 3}"
-    return f"cast(substr(payload, {start}, 25) as real)"
-
-
-_FIGURE = f"case kind when 'timing' then {_make_figure('latency_s')} else {_make_figure('power_w')} end"
-_VERDICT = f"substr(status, 1, {VERDICT_CHARACTERS})"
-_FIGURE_ORDER = "schedule_digest, kind, draw, window_s, id"
-CREATE_FIGURE_INDEX = (
-    f"create index trials_figures on trials (operator_hash, {CONDITION_COLUMNS}, {_FIGURE_ORDER}, "
-    f"{_FIGURE}, {_VERDICT}, created)"
-)
-"""Index from which the best of a million rows is found without reading them."""
-_GROUP = f"operator_hash, {CONDITION_COLUMNS}"
-_SAME_GROUP = " and ".join(f"{column} = ?" for column in _GROUP.split(", "))
-GROUPS = f"select {_GROUP}, min(id), max(id), min(created), max(created) from trials"
-GROUPS_END = f"where (? is null or operator_hash = ?) group by {_GROUP} order by max(id)"
-COUNTS = f"select {CONDITION_COLUMNS}, count(distinct schedule_digest), max(id) from trials"
-COUNTS_END = (
-    f"where (? is null or operator_hash = ?) and (? is null or kind = ?) group by {CONDITION_COLUMNS} "
-    "order by max(id)"
-)
-# As few values as possible: each costs time in a file of a million rows.
-FIGURES = (
-    f"select schedule_digest, draw, case kind when 'metering' then coalesce(window_s, 0.0) end, {_FIGURE} "
-    "from trials"
-)
-FIGURES_END = f"where {_SAME_GROUP} and kind in ('timing', 'metering') order by {_FIGURE_ORDER}"
-VERDICTS = f"select kind, {_VERDICT}, schedule_digest, draw, window_s from trials"
-VERDICTS_END = f"where {_SAME_GROUP} and kind in ('check', 'failure') order by {_FIGURE_ORDER}"
-FAILURES = "select schedule_digest from trials"
-FAILURES_END = (
-    f"where {_SAME_GROUP} and kind in ('failure', 'timing', 'metering') group by schedule_digest "
-    "having max(case kind when 'failure' then id end) > max(case kind when 'failure' then 0 else id end)"
-)
-"""Schedules with a failure that no later measurement replaces."""
-DIGESTS = (
-    "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
-    "group by schedule_digest"
-)
-IDS_OF_SCHEDULE = "select id from trials where operator_hash = ? and schedule_digest = ? order by id"
-_COLUMNS = (
-    "created, kind, operator, operator_hash, schedule_digest, schedule, device, simulated, driver, nvrtc, "
-    "clock_regime, data_policy, ekc_version, draw, window_s, payload, status"
-)
-_VERSION, _WINDOW = _COLUMNS.split(", ").index("ekc_version"), _COLUMNS.split(", ").index("window_s")
-INSERT = f"insert into trials ({_COLUMNS}) values ({', '.join('?' * len(_COLUMNS.split(',')))})"
-INSERT_NUMBERED = INSERT.replace("(created", "(id, created").replace("(?", "(?, ?", 1)
-SELECT = f"select id, {_COLUMNS} from trials"
-# `is` and not `=`: a timing has no window, and null = null is not true in SQL.
-FIND = (
-    f"{SELECT} where kind = ? and operator_hash = ? and schedule_digest = ? and device = ? and simulated = ? "
-    "and driver = ? and nvrtc = ? and clock_regime = ? and data_policy = ? and draw = ? and window_s is ? "
-    "order by id desc limit 1"
-)
 
 
 @dataclass(frozen=True)
@@ -126,6 +46,11 @@ class RecordKey:
     """Number of the repeat; 0 for the first measurement of a kernel."""
     window_s: float | None = None
     """Metering window in seconds; None for a timing, a failure or a check."""
+
+    @property
+    def conditions(self) -> RecordConditions:
+        """The conditions of the measurement."""
+        return RecordConditions(*_get_conditions(self))
 
 
 @dataclass(frozen=True)
@@ -162,12 +87,11 @@ class RecordRow:
         """Read the payload of a metering row. Raises `RecordError` for a damaged payload."""
         return self._read_payload(metering_from_json)
 
-    def check_figures(self) -> None:
-        """Raise `RecordError` where the payload of a timing or a metering is damaged."""
+    def to_measurement(self) -> Timing | Metering | None:
+        """Read the payload; None for a failure or a check. Raises `RecordError` for a damaged payload."""
         if self.kind == "timing":
-            self.to_timing()
-        elif self.kind == "metering":
-            self.to_metering()
+            return self.to_timing()
+        return self.to_metering() if self.kind == "metering" else None
 
     def _read_payload(self, read: Callable[[Mapping[str, Any]], MeasurementT]) -> MeasurementT:
         try:
@@ -177,22 +101,101 @@ class RecordRow:
             raise RecordError(f"{self.source} is damaged: {what}") from problem
 
 
+COLUMNS = {
+    "created": "text not null",
+    "kind": "text not null",
+    "operator": "text not null",
+    "operator_hash": "text not null",
+    "schedule_digest": "text not null",
+    "schedule": "text not null",
+    "device": "text not null",
+    "simulated": "integer not null",
+    "driver": "text not null",
+    "nvrtc": "text not null",
+    "clock_regime": "text not null",
+    "data_policy": "text not null",
+    "ekc_version": "text not null",
+    "draw": "integer not null",
+    "window_s": "real",
+    "payload": "text not null",
+    "status": "text not null",
+}
+"""Columns of the table and their types, beside the number of the row."""
+StoredValues = tuple[Any, ...]
+"""The columns of a row as they are stored, without its number."""
+_CONDITIONS, _KEY = (tuple(x.name for x in fields(kind)) for kind in (RecordConditions, RecordKey))
+_get_conditions = operator.attrgetter(*_CONDITIONS)
+_IDENTITY = ("kind", "operator_hash", *(name for name in _KEY if name != "operator"))
+"""Columns that say what was measured: rows in which they are equal are the same measurement."""
+_COLUMN_LINES = ",\n".join(f"    {name} {kind}" for name, kind in COLUMNS.items())
+CREATE_TABLE = f"\ncreate table trials (\n    id integer primary key autoincrement,\n{_COLUMN_LINES}\n)"
+CREATE_INDEX = "create index trials_identity on trials (operator_hash, schedule_digest, kind)"
+VERDICT_CHARACTERS = 16
+"""Characters of a status in the index of figures; the longest rejected verdict begins with fewer."""
+
+
+def _make_figure(name: str) -> str:
+    """SQL of a number in a payload, which `to_canonical_json` writes without spaces; null where it is absent.
+    Functions of JSON would not do: they refuse NaN, and differ between versions of SQLite."""
+    start = f"nullif(instr(payload, '\"{name}\":'), 0) + {len(name) + 3}"
+    return f"cast(substr(payload, {start}, 25) as real)"
+
+
+_FIGURE = f"case kind when 'timing' then {_make_figure('latency_s')} else {_make_figure('power_w')} end"
+_VERDICT = f"substr(status, 1, {VERDICT_CHARACTERS})"
+_FIGURE_ORDER = "schedule_digest, kind, draw, window_s, id"
+_CONDITION_COLUMNS = ", ".join(_CONDITIONS)
+_GROUP = f"operator_hash, {_CONDITION_COLUMNS}"
+CREATE_FIGURE_INDEX = (
+    f"create index trials_figures on trials ({_GROUP}, {_FIGURE_ORDER}, {_FIGURE}, {_VERDICT}, created)"
+)
+"""Index from which the best of a million rows is found without reading them."""
+
+# Queries of the index. {index} names it; a file of an earlier ekc has none.
+GROUPS = (
+    f"select {_GROUP}, min(id), min(created), max(created) from trials {{index}} "
+    f"where (? is null or operator_hash = ?) group by {_GROUP} order by max(id)"
+)
+COUNTS = (
+    f"select {_CONDITION_COLUMNS}, count(distinct schedule_digest) from trials {{index}} "
+    f"where (? is null or operator_hash = ?) and (? is null or kind = ?) group by {_CONDITION_COLUMNS} "
+    "order by max(id)"
+)
+FIGURES = (
+    f"select schedule_digest, id, kind, draw, window_s, {_VERDICT}, {_FIGURE} from trials {{index}} "
+    f"where {' and '.join(f'{name} = ?' for name in _GROUP.split(', '))} "
+    f"order by {_FIGURE_ORDER}"
+)
+"""Latency, power or verdict of every row of a group, by schedule, those of one measurement in their order."""
+DIGESTS = (
+    "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
+    "group by schedule_digest"
+)
+IDS_OF_SCHEDULE = "select id from trials where operator_hash = ? and schedule_digest = ? order by id"
+REPEATS = (
+    "select kind, schedule_digest, device, count(*), count(distinct payload || status) from trials "
+    f"group by {', '.join(_IDENTITY)} having count(*) > 1 order by min(id)"
+)
+"""Measurements with several rows: number of rows, and of different figures."""
+REAL_PAYLOADS = "select device, payload from trials where kind in ('timing', 'metering') and not simulated"
+_NAMES = ", ".join(COLUMNS)
+INSERT = f"insert into trials ({_NAMES}) values ({', '.join('?' * len(COLUMNS))})"
+INSERT_NUMBERED = f"insert into trials (id, {_NAMES}) values (?, {', '.join('?' * len(COLUMNS))})"
+SELECT = f"select id, {_NAMES} from trials"
+# `is` and not `=`: a timing has no window, and null = null is not true in SQL.
+FIND = f"{SELECT} where {' and '.join(f'{name} is ?' for name in _IDENTITY)} order by id desc limit 1"
+
+
 @dataclass(frozen=True)
 class StoredGroup:
     """The rows of one operator under the same conditions, as the index has them."""
 
     operator_hash: str
-    conditions: tuple[Any, ...]
-    """Values of `CONDITION_COLUMNS`."""
+    conditions: RecordConditions
     first_id: int
-    last_id: int
     first: str
     """Time of the earliest row: UTC, ISO 8601."""
     last: str
-
-
-StoredValues = tuple[Any, ...]
-"""The columns of a row as they are stored, without its number: those of `INSERT`."""
 
 
 def sort_by_time(rows: Iterable[StoredValues]) -> list[StoredValues]:
@@ -202,21 +205,17 @@ def sort_by_time(rows: Iterable[StoredValues]) -> list[StoredValues]:
 
 
 def _make_sort_key(row: StoredValues) -> tuple[object, ...]:
-    time, window = datetime.fromisoformat(row[0]), row[_WINDOW]
+    time = datetime.fromisoformat(row[0])
     # None, which has no order, becomes a pair that has one.
-    parts = row[:_WINDOW], (window is not None, window or 0.0), row[_WINDOW + 1 :]
-    return time if time.tzinfo else time.replace(tzinfo=UTC), *parts
+    return time if time.tzinfo else time.replace(tzinfo=UTC), *((x is not None, x) for x in row)
 
 
-def describe_measurement(row: StoredValues) -> tuple[object, ...]:
-    """Return the columns that say what was measured: kind and `RecordKey`. Rows in which they are equal are
-    the same measurement."""
-    return (row[1], *row[3:5], *row[6:_VERSION], *row[_VERSION + 1 : _WINDOW + 1])
-
-
-def get_outcome(row: StoredValues) -> tuple[str, str]:
-    """Return the columns that say what came of it: status and payload."""
-    return row[_WINDOW + 2], row[_WINDOW + 1]
+def group_rows(rows: Iterable[RecordRow]) -> dict[tuple[str, RecordConditions], list[RecordRow]]:
+    """Group rows by the JSON text of their operator and their conditions, in the order of the first row."""
+    found: dict[tuple[str, RecordConditions], list[RecordRow]] = {}
+    for row in rows:
+        found.setdefault((row.key.operator, row.key.conditions), []).append(row)
+    return found
 
 
 def to_canonical_json(value: object) -> str:
@@ -236,19 +235,15 @@ def digest_text(schedule: str) -> str:
 
 def key_to_sql(kind: RecordKind, key: RecordKey) -> tuple[object, ...]:
     """Make the values of `FIND`, in its order."""
-    return (
-        kind, hash_operator(key.operator), key.schedule_digest, key.device, key.simulated,
-        key.driver, key.nvrtc, key.clock_regime, key.data_policy, key.draw, key.window_s,
-    )  # fmt: skip
+    values = vars(key) | {"kind": kind, "operator_hash": hash_operator(key.operator)}
+    return tuple(values[name] for name in _IDENTITY)
 
 
-def row_to_sql(row: RecordRow) -> tuple[object, ...]:
+def row_to_sql(row: RecordRow) -> StoredValues:
     """Make the values of `INSERT`, in its order. Raises InvalidInput for values that SQLite would change."""
-    key = row.key
-    kinds = get_args(RecordKind)
+    kinds, window = get_args(RecordKind), row.key.window_s
     if row.kind not in kinds:
         raise InvalidInput(f"kind of a record is {row.kind!r}; it must be one of {', '.join(kinds)}")
-    window = key.window_s
     if window is not None and not math.isfinite(window):
         # SQLite would turn NaN into null, which means that there is no window.
         raise InvalidInput(f"window_s of a record is {window}; it must be finite, or None for no window")
@@ -256,28 +251,25 @@ def row_to_sql(row: RecordRow) -> tuple[object, ...]:
         payload = to_canonical_json(dict(row.payload))
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"payload of a {row.kind} record cannot be written as JSON: {error}") from error
-    return (
-        row.created, row.kind, key.operator, hash_operator(key.operator), key.schedule_digest, row.schedule,
-        key.device, key.simulated, key.driver, key.nvrtc, key.clock_regime, key.data_policy, row.ekc_version,
-        key.draw, window, payload, row.status,
-    )  # fmt: skip
+    made = {"operator_hash": hash_operator(row.key.operator), "payload": payload}
+    values = vars(row) | vars(row.key) | made
+    return tuple(values[name] for name in COLUMNS)
 
 
 def group_from_sql(values: tuple[Any, ...], source: str) -> StoredGroup:
     """Make a group of the values of `GROUPS`. Raises RecordError, naming `source`, if they are damaged."""
-    digest, *conditions, first_id, last_id, first, last = values
+    digest, *conditions, first_id, first, last = values
     for time in (first, last):
         _check_time(time, first_id, source)
-    return StoredGroup(digest, check_conditions(conditions, source), first_id, last_id, first, last)
+    return StoredGroup(digest, conditions_from_sql(conditions, source), first_id, first, last)
 
 
-def check_conditions(values: Iterable[Any], source: str) -> tuple[Any, ...]:
-    """Check values of `CONDITION_COLUMNS`, and make the second, whether the device is simulated, a bool.
-    Raises RecordError, naming `source`."""
+def conditions_from_sql(values: Iterable[Any], source: str) -> RecordConditions:
+    """Make conditions of the values of their columns. Raises RecordError, naming `source`, for bytes."""
     device, simulated, *others = values
     if not all(isinstance(value, str) for value in (device, *others)):
         raise RecordError(f"{source} is damaged: the conditions of a row hold bytes where a text belongs")
-    return device, bool(simulated), *others
+    return RecordConditions(device, bool(simulated), *others)
 
 
 def _check_time(created: object, number: int, source: str) -> None:
@@ -287,26 +279,30 @@ def _check_time(created: object, number: int, source: str) -> None:
         raise RecordError(f"{source} is damaged: row {number} says no time ({created!r:.40})") from None
 
 
-def row_from_sql(values: tuple[Any, ...], source: str) -> RecordRow:
+_TEXTS = [
+    n for n, kind in COLUMNS.items() if kind == "text not null" and n not in ("operator_hash", "payload")
+]
+_ROW = ("kind", "schedule", "status", "ekc_version", "created")
+
+
+def row_from_sql(found: tuple[Any, ...], source: str) -> RecordRow:
     """Make a row of the values of `SELECT`. Raises RecordError, naming `source`, if the row is damaged."""
-    (
-        number, created, kind, operator, stored_hash, digest, schedule, device, simulated,
-        driver, nvrtc, regime, policy, version, draw, window, text, status,
-    ) = values  # fmt: skip
-    names = operator, digest, schedule, device, driver, nvrtc, regime, policy, version
-    if not all(isinstance(value, str) for value in (created, kind, status, *names)):
+    number, values = found[0], dict(zip(COLUMNS, found[1:], strict=True))
+    if not all(isinstance(values[name], str) for name in _TEXTS):
         raise RecordError(f"{source} is damaged: row {number} holds bytes where a text belongs")
-    _check_time(created, number, source)
-    if not isinstance(draw, int) or not isinstance(window, float | None):
+    _check_time(values["created"], number, source)
+    if not isinstance(values["draw"], int) or not isinstance(values["window_s"], float | None):
         raise RecordError(f"{source} is damaged: draw or window_s of row {number} is no number")
-    if stored_hash != hash_operator(operator):
+    if values["operator_hash"] != hash_operator(values["operator"]):
         raise RecordError(f"{source} is damaged: operator_hash of row {number} is not that of its operator")
     try:
-        payload = parse_json(text)
+        payload = parse_json(values["payload"])
         if not isinstance(payload, dict):
             raise TypeError("not an object")
     except (TypeError, ValueError, AttributeError) as error:
         what = f"the payload of row {number} is not JSON ({error})"
         raise RecordError(f"{source} is damaged: {what}") from error
-    key = RecordKey(operator, digest, device, bool(simulated), driver, nvrtc, regime, policy, draw, window)
-    return RecordRow(kind, key, schedule, status, payload, version, created, number, source)
+    values["simulated"] = bool(values["simulated"])
+    key = RecordKey(**{name: values[name] for name in _KEY})
+    own = {name: values[name] for name in _ROW}
+    return RecordRow(key=key, payload=payload, id=number, source=source, **own)

@@ -17,7 +17,6 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, PriorFunction, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
-from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import Limits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -26,6 +25,7 @@ from ekc.search.cost_model.features import ModelInputs, build_features, make_mod
 from ekc.search.data.defaults import REPLAY
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
+from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 
 MeasurementT = TypeVar("MeasurementT", Timing, Metering)
@@ -36,8 +36,7 @@ class RecordedScheduleSpace:
 
     def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: Limits) -> None:
         self.op, self.rows = op, rows
-        columns = [analyse_program(row.schedule.program, limits) for row in rows]
-        self._quantities = {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+        self._quantities = analyse_schedules([row.schedule for row in rows], limits)
         self._neighbours = _find_neighbours(build_features(self._quantities))
 
     def sample(self, random: np.random.Generator, count: int) -> Population:

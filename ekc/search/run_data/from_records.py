@@ -21,7 +21,7 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.report.run_data import RunData
-from ekc.search.cost_model.features import FEATURE_NAMES, build_features
+from ekc.search.cost_model.features import FEATURE_NAMES
 from ekc.search.cost_model.power_model import fit_two_numbers
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import (
@@ -35,11 +35,11 @@ from ekc.search.data.result import (
 )
 from ekc.search.data.selection import SelectionRule
 from ekc.search.data.trial import Trial, Trials
-from ekc.search.database.conditions import RecordConditions, read_conditions
+from ekc.search.database.conditions import RecordConditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import MeasuredSet, make_measured_set
 from ekc.search.database.query import choose_finalists, read_operator, rows_to_candidates
-from ekc.search.database.rows import RecordRow
+from ekc.search.database.rows import RecordRow, group_rows
 from ekc.search.explain.schedule_model import FOLDS, MIN_METERED, ScheduleModel, assign_folds
 from ekc.search.run_data.from_result import collect_run
 
@@ -87,10 +87,7 @@ def _group_rows(files: Sequence[str | Path]) -> dict[RecordKeyPair, list[RecordR
     for file in files:
         with RecordStore(file, create=False) as store:
             rows += store.read_rows()
-    groups: dict[RecordKeyPair, list[RecordRow]] = {}
-    for row in sorted(rows, key=lambda row: row.created):
-        groups.setdefault((row.key.operator, read_conditions(row.key)), []).append(row)
-    return groups
+    return group_rows(sorted(rows, key=lambda row: row.created))
 
 
 def _describe_absence(
@@ -213,10 +210,9 @@ def _sum_cost(rows: Sequence[RecordRow], peaks: Peaks | None) -> MeasurementCost
 
 def _align_features(trials: Sequence[Trial], measured: MeasuredSet) -> NDArray[np.float32]:
     """Features of the trials; NaN for those that failed."""
-    built = build_features(measured.quantities) if measured.candidates else np.zeros((0, len(FEATURE_NAMES)))
-    rows = {c.schedule.digest: i for i, c in enumerate(measured.candidates)}
+    known = {c.digest: c.features for c in measured.candidates}
     unknown = np.full(len(FEATURE_NAMES), np.nan, np.float32)
-    found = [built[rows[t.schedule.digest]] if t.schedule.digest in rows else unknown for t in trials]
+    found = [known.get(t.digest, unknown) for t in trials]
     return np.array(found, dtype=np.float32).reshape(len(trials), len(FEATURE_NAMES))
 
 

@@ -1,4 +1,4 @@
-"""From a tuning result to the data of its pictures and of its report.
+"""From a tuning result or a clock plan to the data of its pictures and of its report.
 
 A part that the result lacks is left out, and `RunData.missing` says why.
 """
@@ -6,15 +6,17 @@ A part that the result lacks is left out, and `RunData.missing` says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
 from ekc.devices.statistics import Interval
-from ekc.report.run_data import NamedTrial, Predictions, Roofs, RunData, Table, TrialColumns
+from ekc.report.run_data import NamedTrial, PlanData, Predictions, Roofs, RunData, Table, TrialColumns
+from ekc.search.clocks.plan import ClockPlan, PlannedLayer
 from ekc.search.cost_model.features import COUNT_FEATURES, FEATURE_NAMES
 from ekc.search.data.result import TuningData, get_arithmetic_type
-from ekc.search.data.trial import Trial
+from ekc.search.data.trial import Trial, list_columns
 from ekc.search.run_data.code import break_down_energy, list_kernels
 from ekc.search.run_data.models import map_space, measure_importance
 from ekc.search.summary import (
@@ -28,7 +30,7 @@ from ekc.search.summary import (
     make_clock_table,
     make_main_table,
 )
-from ekc.tables import count_nouns
+from ekc.tables import count_nouns, format_quantity
 
 DRAM_COLUMN = FEATURE_NAMES.index("dram_bytes")
 assert "dram_bytes" in COUNT_FEATURES
@@ -83,27 +85,21 @@ def collect_run(
 
 
 def make_trial_columns(data: TuningData) -> TrialColumns:
-    """Make the columns of all trials."""
-    trials = data.trials
-    known = [t.energy_interval_j if t.metered else None for t in trials]
+    """Make the columns of all trials, from those of their data frame. Failed trials have no figures."""
+    columns = list_columns(data.trials)
+    ok = np.array([t.ok for t in data.trials], dtype=bool)
+    shown: dict[str, Any] = {
+        name: np.where(ok, np.array(columns[name], np.float64), math.nan)
+        for name in ("latency_s", "power_w", "energy_j", "energy_low_j", "energy_high_j")
+    }
+    shown |= {name: tuple(columns[name]) for name in ("digest", "structure", "status")}
     return TrialColumns(
-        digest=tuple(t.schedule.digest for t in trials),
-        structure=tuple(t.structure for t in trials),
-        status=tuple(t.status for t in trials),
-        round=np.array([t.round for t in trials], dtype=np.int64),
-        latency_s=_make_column([t.latency_s if t.ok else None for t in trials]),
-        power_w=_make_column([t.power_w if t.ok else None for t in trials]),
-        energy_j=_make_column([t.energy_j if t.ok else None for t in trials]),
-        energy_low_j=_make_column([x.low if x else None for x in known]),
-        energy_high_j=_make_column([x.high if x else None for x in known]),
-        metered=np.array([t.ok and t.metered for t in trials], dtype=bool),
-        metering_s=_make_column([t.metering_s for t in trials]),
+        **shown,
+        round=np.array(columns["round"], dtype=np.int64),
+        metered=ok & np.array(columns["metered"], dtype=bool),
+        metering_s=np.array([t.metering_s for t in data.trials], dtype=np.float64),
         dram_bytes=_read_dram_bytes(data),
     )
-
-
-def _make_column(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
 def _read_dram_bytes(data: TuningData) -> np.ndarray:
@@ -213,3 +209,44 @@ def _make_predictions(data: TuningData, how: str, missing: dict[str, str]) -> Pr
         constant_power_j=np.array([r.constant_j for r in records]),
         two_number_j=np.array([r.two_number_j for r in records]),
     )
+
+
+LAYER_HEADERS = ("layer", "calls", "kernel", "latency", "energy", "time", "saves")
+
+
+def collect_plan(plan: ClockPlan) -> PlanData:
+    """Collect the figures of a plan."""
+    choices = plan.savings.list_named()
+    ranked = plan.list_layers_by_saving()
+    return PlanData(
+        choice=plan.describe_choice(),
+        simulated=plan.simulated,
+        clock_mhz=plan.clock_mhz,
+        max_slowdown=plan.max_slowdown,
+        choices=tuple(name for name, _ in choices),
+        saving=np.array([x.value for _, x in choices]),
+        saving_low=np.array([x.low for _, x in choices]),
+        saving_high=np.array([x.high for _, x in choices]),
+        front_slowdown=np.array([x.max_slowdown for x in plan.front]),
+        front_clock_mhz=np.array([x.clock_mhz for x in plan.front], np.int64),
+        front_saving=np.array([x.saving for x in plan.front]),
+        layer_names=tuple(layer.name for layer, _ in ranked),
+        layer_saving=np.array([share for _, share in ranked]),
+        layers=Table(
+            LAYER_HEADERS,
+            tuple(_format_layer(layer, share) for layer, share in ranked),
+            f"Latency and energy of a call at {plan.clock_mhz} MHz. Time: against the fastest kernel at "
+            f"{plan.default_mhz} MHz. Saves: share of the model's energy.",
+        ),
+        advice=plan.list_advice(),
+    )
+
+
+def _format_layer(layer: PlannedLayer, share: float) -> tuple[str, ...]:
+    figures = (_format_scaled(layer.latency_s.value, "s"), _format_scaled(layer.energy_j.value, "J"))
+    more = (f"{100 * layer.slowdown:+z.1f} %", f"{100 * share:z.1f} %")
+    return (layer.name, str(layer.calls), layer.role, *figures, *more)
+
+
+def _format_scaled(value: float, unit: str) -> str:
+    return format_quantity(value, unit).replace(" u", " \N{MICRO SIGN}")

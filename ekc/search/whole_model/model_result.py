@@ -66,8 +66,7 @@ class ModelResult(ModelData):
         """Make the page that `report` writes. Raises `InvalidInput` where plotly is not installed."""
         from ekc.report.page import make_report
         from ekc.report.theme import import_plotly
-        from ekc.search.run_data.from_plan import collect_plan
-        from ekc.search.run_data.from_result import collect_run
+        from ekc.search.run_data.from_result import collect_plan, collect_run
 
         import_plotly()
         plan = collect_plan(self.plan) if self.plan else None

@@ -10,17 +10,22 @@ import numpy as np
 import pytest
 
 import ekc.ir.operators as o
+from benchmarks.simulator.block_execution import execute_blocks, trace_block_loops
+from benchmarks.simulator.foreign_kernels import compile_foreign_kernel, count_foreign_launch
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Footprint, Launch
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.simulated.foreign import compile_foreign_kernel, count_foreign_launch
-from ekc.devices.simulated.launch_counts import LaunchProfile, get_launch_profiles, profile_kernel
+from ekc.devices.simulated.launch_counts import (
+    KernelStart,
+    LaunchProfile,
+    get_launch_profiles,
+    profile_kernel,
+)
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
 from ekc.devices.simulated.operating_point import compute_work
 from ekc.devices.simulated.specs import A100
 from ekc.emulator import launch
-from ekc.emulator.block_execution import ForeignLaunch, execute_blocks, trace_block_loops
 from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import EkcError, InvalidInput
 from ekc.search.space.space import Space
@@ -34,7 +39,7 @@ def compile_ptx() -> str:
     return nvrtc.compile(SOURCE).ptx
 
 
-def count_launch(start: ForeignLaunch) -> tuple[Launch, LaunchProfile]:
+def count_launch(start: KernelStart) -> tuple[Launch, LaunchProfile]:
     output = nvrtc.compile(SOURCE)
     return count_foreign_launch(output.ptx, output.cubin, output.arch, start)
 
@@ -43,24 +48,22 @@ def blank(*shape: int) -> BlankArray:
     return BlankArray(4 * int(np.prod(shape)))
 
 
-STRIDED = ForeignLaunch(
+STRIDED = KernelStart(
     "sum_by_grid_stride", (6, 1, 1), (128, 1, 1), {"x": blank(10000), "y": blank(192), "n": 10000}
 )
-ROWS = ForeignLaunch(
+ROWS = KernelStart(
     "normalize_rows", (5, 1, 1), (256, 1, 1), {"x": blank(5, 1000), "y": blank(5, 1000), "columns": 1000}
 )
-TILES = ForeignLaunch(
+TILES = KernelStart(
     "multiply_tiles",
     (4, 3, 1),
     (32, 32, 1),
     {"A": blank(96, 160), "B": blank(160, 128), "C": blank(96, 128), "marks": blank(384), "n": 128, "k": 160},
 )
-BINS = ForeignLaunch(
-    "add_to_bins", (8, 1, 1), (256, 1, 1), {"x": blank(2000), "bins": blank(1024), "n": 2000}
-)
+BINS = KernelStart("add_to_bins", (8, 1, 1), (256, 1, 1), {"x": blank(2000), "bins": blank(1024), "n": 2000})
 
 
-def run_with_data(start: ForeignLaunch) -> Any:
+def run_with_data(start: KernelStart) -> Any:
     """The counters of a full run on zeros, and bytes by array argument that all accesses together touch."""
     arrays = [
         np.zeros(value.nbytes // 4, np.float32) if isinstance(value, BlankArray) else value
@@ -70,7 +73,7 @@ def run_with_data(start: ForeignLaunch) -> Any:
 
 
 @pytest.mark.parametrize("start", [STRIDED, ROWS, TILES, BINS], ids=lambda one: one.kernel_name)
-def test_runs_of_all_blocks_are_those_of_a_full_run(start: ForeignLaunch) -> None:
+def test_runs_of_all_blocks_are_those_of_a_full_run(start: KernelStart) -> None:
     blocks = int(np.prod(start.grid))
     warps = blocks * int(np.prod(start.block)) // 32
     counted = execute_blocks(compile_ptx(), start, range(blocks))
@@ -114,7 +117,7 @@ def test_block_branches_for_one_warp_are_not_counted_for_all() -> None:
 
 
 def test_loop_of_scalar_length_costs_by_its_length() -> None:
-    longer = ForeignLaunch(
+    longer = KernelStart(
         STRIDED.kernel_name, STRIDED.grid, STRIDED.block, {"x": blank(80000), "y": blank(192), "n": 80000}
     )
     kernels = [compile_foreign_kernel(SOURCE, "sm_80", [one]) for one in (STRIDED, longer)]
@@ -131,28 +134,28 @@ def test_address_from_data_needs_the_data() -> None:
     name, shape = "multiply_sparse_rows", ((2, 1, 1), (32, 1, 1))
     blanks = {key: BlankArray(value.nbytes) for key, value in arrays.items()}
     with pytest.raises(EkcError, match="depends on this data: give arrays with content"):
-        execute_blocks(compile_ptx(), ForeignLaunch(name, *shape, blanks), (0,))
-    found = execute_blocks(compile_ptx(), ForeignLaunch(name, *shape, arrays), (0, 1))
+        execute_blocks(compile_ptx(), KernelStart(name, *shape, blanks), (0,))
+    found = execute_blocks(compile_ptx(), KernelStart(name, *shape, arrays), (0, 1))
     assert found.touched[2, "load"].bytes == 4 * 3 * 32
     assert found.touched[4, "store"].bytes == 4 * 32
-    assert trace_block_loops(compile_ptx(), ForeignLaunch(name, *shape, arrays))[2, "load"] == ((2, True),)
+    assert trace_block_loops(compile_ptx(), KernelStart(name, *shape, arrays))[2, "load"] == ((2, True),)
 
 
 def test_data_that_pass_through_shared_memory_decide_loops() -> None:
     arrays = {"length": np.full(64, 5, np.int32), "value": np.zeros(320, np.float32), "y": np.zeros(64, "f4")}
-    start = ForeignLaunch("sum_by_lengths", (1, 1, 1), (64, 1, 1), arrays)
+    start = KernelStart("sum_by_lengths", (1, 1, 1), (64, 1, 1), arrays)
     assert execute_blocks(compile_ptx(), start, (0,)).touched[1, "load"].bytes == 4 * 320
     blanks = {key: BlankArray(value.nbytes) for key, value in arrays.items()}
-    zeros = ForeignLaunch("sum_by_lengths", (1, 1, 1), (64, 1, 1), blanks, has_zero_data=True)
+    zeros = KernelStart("sum_by_lengths", (1, 1, 1), (64, 1, 1), blanks, has_zero_data=True)
     with pytest.raises(EkcError, match="depends on this data"):
         execute_blocks(compile_ptx(), zeros, (0,))
 
 
-def read_columns(width: int, columns: int = 4096, rows: int = 16384) -> ForeignLaunch:
+def read_columns(width: int, columns: int = 4096, rows: int = 16384) -> KernelStart:
     blocks = columns // width
     arrays = {"x": blank(rows, columns), "y": blank(blocks, 128)}
     numbers = {"columns": columns, "rows": rows, "width": width}
-    return ForeignLaunch("read_columns", (blocks, 1, 1), (128, 1, 1), arrays | numbers)
+    return KernelStart("read_columns", (blocks, 1, 1), (128, 1, 1), arrays | numbers)
 
 
 def test_sectors_fetched_alone_cost_the_dram_twice() -> None:
@@ -172,7 +175,7 @@ def test_sectors_fetched_alone_cost_the_dram_twice() -> None:
 
 def test_unknown_kernel_is_refused_with_the_names() -> None:
     with pytest.raises(InvalidInput, match="no kernel 'other' in this text; kernels are"):
-        compile_foreign_kernel(SOURCE, "sm_80", [ForeignLaunch("other", (1, 1, 1), (32, 1, 1), {})])
+        compile_foreign_kernel(SOURCE, "sm_80", [KernelStart("other", (1, 1, 1), (32, 1, 1), {})])
 
 
 def normalize(footprint: Footprint) -> tuple[float, tuple[tuple[int, bool], ...]]:
@@ -210,7 +213,7 @@ def test_footprints_from_addresses_are_those_of_the_schedule(name: str) -> None:
         kernel = compile_schedule(space.build_schedule(population, row), "sm_80")
         for one, static in zip(kernel.launches, profile_kernel(kernel), strict=True):
             arrays = {n: BlankArray(size) for n, size in zip(one.arguments, one.argument_bytes, strict=True)}
-            start = ForeignLaunch(one.name, one.grid, one.block, arrays, one.shared_bytes)
+            start = KernelStart(one.name, one.grid, one.block, arrays, one.shared_bytes)
             made, profile = count_foreign_launch(kernel.ptx, kernel.cubin, kernel.arch, start)
             found = {(f.tensor, f.kind): f for f in made.footprints}
             for wanted in one.footprints:
@@ -257,7 +260,7 @@ def test_kernel_costs_the_same_without_its_schedule(name: str, kernels: int) -> 
     for row in range(kernels):
         kernel = compile_schedule(space.build_schedule(population, row), device.arch, device.limits)
         starts = [
-            ForeignLaunch(
+            KernelStart(
                 one.name,
                 one.grid,
                 one.block,

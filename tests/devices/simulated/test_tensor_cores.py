@@ -6,13 +6,12 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
+from benchmarks.simulator.foreign_kernels import compile_foreign_kernel
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.simulated.foreign import compile_foreign_kernel
-from ekc.devices.simulated.launch_counts import get_launch_profiles, profile_kernel
+from ekc.devices.simulated.launch_counts import KernelStart, get_launch_profiles, profile_kernel
 from ekc.devices.simulated.operating_point import compute_work
 from ekc.devices.simulated.specs import A100, H100, RTX3090, GpuSpec
-from ekc.emulator.block_execution import ForeignLaunch
 from ekc.emulator.paged_memory import BlankArray
 from ekc.errors import DeviceError, ScheduleError
 from ekc.ir.schedule.schedule import Schedule
@@ -128,7 +127,7 @@ IN_FLOAT = {
 
 def start_foreign(source: str, arch: str) -> CompiledKernel:
     arrays = {"x": BlankArray(4096), "y": BlankArray(4096)}
-    return compile_foreign_kernel(source, arch, [ForeignLaunch("k", (4096, 1, 1), (128, 1, 1), arrays)])
+    return compile_foreign_kernel(source, arch, [KernelStart("k", (4096, 1, 1), (128, 1, 1), arrays)])
 
 
 def work_seconds(source: str, device: str, arch: str) -> float:

@@ -19,7 +19,7 @@ from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.hardware.target import Limits
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.database import query as choosing
-from ekc.search.database.conditions import count_schedules, describe_unused
+from ekc.search.database.conditions import describe_unused
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.measured_set import find_schedule
 from ekc.search.explain.by_feature import explain_learned
@@ -198,7 +198,7 @@ def test_run_warns_of_schedules_under_other_conditions(records: Path, tmp_path: 
     with pytest.warns(RuntimeWarning, match=line):
         tune(OP, trials=1, records=file)
     with RecordStore(file, create=False) as store:
-        assert describe_unused(count_schedules(store), HERE) == "", "so the next run says nothing"
+        assert describe_unused(store.count_schedules(), HERE) == "", "so the next run says nothing"
 
 
 def test_schedules_of_other_devices_are_no_reason_to_warn(records: Path, tmp_path: Path) -> None:

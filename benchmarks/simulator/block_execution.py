@@ -18,22 +18,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.devices.simulated.launch_counts import KernelStart
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.access_survey import AddressTrace, AnyTrace, run_trace
 from ekc.emulator.batch import Batch
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
-from ekc.emulator.geometry import Shape
 from ekc.emulator.memory import AddressProbe
 from ekc.emulator.paged_memory import BlankArray
 from ekc.emulator.plan import LaunchPlan
-from ekc.ptx.address_slice import ControlSlice, slice_control
-from ekc.ptx.module import Instruction
+from ekc.ptx.address_slice import ReachingWrites, drop_stored_data, find_needed
+from ekc.ptx.module import Address, Immediate, Instruction, KernelText, Register, Symbol
 from ekc.ptx.parser import parse_module
 
 Access = tuple[int, str]
@@ -74,24 +73,7 @@ class BlockExecution:
     """Distinct memory that a block touches, the most of all these blocks."""
 
 
-@dataclass(frozen=True)
-class ForeignLaunch:
-    """How to start a kernel that ekc did not generate."""
-
-    kernel_name: str
-    """Name in the PTX: mangled, where the function is not `extern "C"`."""
-    grid: Shape
-    block: Shape
-    arguments: Mapping[str, Any]
-    """Values of the parameters in their order, under any names: a number, an array, or a `BlankArray` for an
-    array whose content decides neither the length of a loop nor an address."""
-    shared_bytes: int = 0
-    """Dynamic shared memory."""
-    has_zero_data: bool = False
-    """Whether zeros may decide the length of loops where arrays have no content."""
-
-
-def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> BlockExecution:
+def execute_blocks(ptx: str, launch: KernelStart, blocks: Iterable[int]) -> BlockExecution:
     """Follow the control flow and the addresses of global memory of some blocks (linear numbers, x fastest).
 
     Other branches on data (`if (isnan(x[i]))`) take the side of the data given, which are zeros in a
@@ -111,7 +93,7 @@ def execute_blocks(ptx: str, launch: ForeignLaunch, blocks: Iterable[int]) -> Bl
     return BlockExecution(tuple(runs), touched)
 
 
-def trace_block_loops(ptx: str, launch: ForeignLaunch) -> dict[Access, BlockLoops]:
+def trace_block_loops(ptx: str, launch: KernelStart) -> dict[Access, BlockLoops]:
     """The digits of the number of a block on which the touched part of each array depends. Errors as of
     `execute_blocks`."""
     total = prod(launch.grid)
@@ -136,7 +118,7 @@ def _differs(starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray(((starts != starts[:, :1]) & known).any(axis=0))
 
 
-def _slice_launch(ptx: str, launch: ForeignLaunch) -> ControlSlice:
+def _slice_launch(ptx: str, launch: KernelStart) -> ControlSlice:
     kernel = parse_module(ptx).find_kernel(launch.kernel_name)
     code = slice_control(kernel)
     reads = (*code.address_reads, *(() if launch.has_zero_data else code.loop_reads))
@@ -146,7 +128,7 @@ def _slice_launch(ptx: str, launch: ForeignLaunch) -> ControlSlice:
 
 
 def _run_slice(
-    trace_type: type[AnyTrace], ptx: str, launch: ForeignLaunch, code: ControlSlice, blocks: Iterable[int]
+    trace_type: type[AnyTrace], ptx: str, launch: KernelStart, code: ControlSlice, blocks: Iterable[int]
 ) -> AnyTrace:
     module = parse_module(ptx)
     module = replace(module, kernels=module.kernels | {launch.kernel_name: code.kernel})
@@ -297,3 +279,98 @@ class _StartTrace(AddressTrace):
             if number is not None:
                 groups.setdefault((number, kind), []).append(starts)
         return {access: np.stack(each) for access, each in groups.items()}
+
+
+@dataclass(frozen=True)
+class ControlSlice:
+    """A slice of a kernel that runs the same basic blocks as the kernel."""
+
+    kernel: KernelText
+    members: Mapping[Instruction, tuple[Instruction, ...]]
+    """First instruction of a basic block of the slice -> all instructions of that block of the kernel."""
+    loop_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what the length of a loop depends on."""
+    address_reads: tuple[Instruction, ...]
+    """Loads and atomics that read what an address of global memory depends on."""
+
+
+_MARKER = "%ekc_block"
+"""Register that the marker of an empty basic block writes."""
+
+
+def slice_control(kernel: KernelText, is_whole: bool = False) -> ControlSlice:
+    """The kernel without the instructions on which no branch and no address of global memory depends. Stores
+    write zeros. A basic block of which nothing is left gets a marker, so that its runs can be counted. A
+    slice that `is_whole` keeps every instruction and all data."""
+    writes = ReachingWrites(kernel)
+    keep, _ = find_needed(writes, [is_whole or _is_control_anchor(one) for one in kernel.code])
+    starts = {0, *kernel.labels.values(), *(n + 1 for n, one in enumerate(kernel.code) if one.ends_block)}
+    edges = sorted(start for start in starts if start < len(kernel.code))
+    readers = kernel.readers_by_register
+    code: list[Instruction] = []
+    members, moved = {}, {}
+    for start, end in zip(edges, [*edges[1:], len(kernel.code)], strict=True):
+        moved[start] = len(code)
+        kept = [kernel.code[n] for n in range(start, end) if keep[n]]
+        kept = kept if is_whole else [drop_stored_data(one, readers) for one in kept]
+        code += kept or [_make_marker(kernel.code[start])]
+        members[code[moved[start]]] = tuple(kernel.code[start:end])
+    sliced = replace(
+        kernel,
+        code=code,
+        labels={label: moved.get(place, len(code)) for label, place in kernel.labels.items()},
+        registers=kernel.registers | {_MARKER: "u32"},
+    )
+    loops = _find_loop_branches(kernel)
+    loop_reads = _find_deciding_reads(writes, [number in loops for number in range(len(kernel.code))])
+    address_reads = _find_deciding_reads(writes, list(map(_has_global_address, kernel.code)))
+    return ControlSlice(sliced, members, loop_reads, address_reads)
+
+
+def _find_deciding_reads(writes: ReachingWrites, anchors: Sequence[bool]) -> tuple[Instruction, ...]:
+    """Reads of memory on which one of these anchors depends."""
+    _, used = find_needed(writes, anchors)
+    return tuple(one for n, one in enumerate(writes.kernel.code) if n in used and _reads_data(one))
+
+
+def _find_loop_branches(kernel: KernelText) -> set[int]:
+    """Guarded branches that decide whether a loop goes on: back to its start, or out of it. A loop is the
+    code from the target of a branch back to that branch, as compilers lay loops out."""
+    targets = {
+        number: kernel.labels.get(one.operands[-1].name)
+        for number, one in enumerate(kernel.code)
+        if one.parts[0] == "bra" and isinstance(one.operands[-1], Symbol)
+    }
+    branches = {number: target for number, target in targets.items() if target is not None}
+    loops = [(target, number) for number, target in branches.items() if target <= number]
+    return {
+        number
+        for number, target in branches.items()
+        if kernel.code[number].guard is not None
+        and any(start <= number <= end and not number < target <= end for start, end in loops)
+    }
+
+
+def _make_marker(first: Instruction) -> Instruction:
+    operands = (Register(_MARKER), Immediate(0))
+    return Instruction("mov.u32", None, operands, first.line, first.source_line, f"mov.u32 {_MARKER}, 0")
+
+
+def _reads_data(instruction: Instruction) -> bool:
+    """Whether an instruction reads memory that threads or launches may write."""
+    is_constant = not {"param", "const"}.isdisjoint(part.split("::")[0] for part in instruction.parts)
+    return instruction.parts[0] in ("ld", "ldu", "atom", "ldmatrix") and not is_constant
+
+
+def _is_control_anchor(instruction: Instruction) -> bool:
+    """Whether an instruction stays in a control slice in any case: it branches, copies or has an address that
+    may be one of global memory."""
+    return instruction.ends_block or instruction.parts[0] == "cp" or _has_global_address(instruction)
+
+
+def _has_global_address(instruction: Instruction) -> bool:
+    """Whether an instruction has an address that may be one of global memory."""
+    spaces = {part.split("::")[0] for part in instruction.parts}
+    is_copy = instruction.parts[0] == "cp" and "global" in spaces
+    on_chip = not is_copy and not spaces.isdisjoint(("shared", "local", "param", "const"))
+    return not on_chip and Address in map(type, instruction.operands)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ekc.ir import expr as ex
 from ekc.ir.affine import evaluate_form
 from ekc.ir.compute import Compute
-from ekc.ir.dtypes import DType, convert_values, find_poison_value, find_read_type, find_reduction_identity
+from ekc.ir.dtypes import INT8, TF32, DType, find_read_type, find_reduction_identity, round_to_tf32
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
@@ -45,6 +45,26 @@ class InterpretedOutput:
     blocks: int
     """Number of blocks of the last launch that ran."""
     total_blocks: int
+
+
+def find_poison_value(dtype: DType) -> float | int:
+    """The value that fills on-chip memory before a store: NaN, or an integer that spoils any sum."""
+    return dtype.integer_limits[0] + 1 if dtype.is_integer else np.nan
+
+
+def convert_values(values: NDArray[Any], source: DType, target: DType) -> NDArray[Any]:
+    """Elements of type `source` as elements of type `target`, as a kernel converts them.
+
+    One rounding to nearest even into a float type; tf32 is rounded where it is read; int32 to int8 is
+    clamped to -128 to 127.
+    """
+    if source is target:
+        return values
+    if source is TF32:
+        values = round_to_tf32(values)
+    if target is INT8:
+        values = np.clip(values, *INT8.integer_limits)
+    return values.astype(target.numpy_dtype)
 
 
 def interpret_program(

@@ -2,12 +2,12 @@
 their PTX and machine code alone.
 
     source = "extern \"C\" __global__ void scale(float* x, int n) { ... }"
-    start = ForeignLaunch("scale", (512, 1, 1), (256, 1, 1), {"x": BlankArray(4 << 20), "n": 1 << 20})
+    start = KernelStart("scale", (512, 1, 1), (256, 1, 1), {"x": BlankArray(4 << 20), "n": 1 << 20})
     kernel = compile_foreign_kernel(source, "sm_80", [start])
     devices.open("a100").time(kernel)
 
 A schedule says which part of a tensor a block touches. Of a foreign kernel the PTX machine finds that: it
-follows the addresses of a few blocks (`ekc/emulator/block_execution.py`).
+follows the addresses of a few blocks (`block_execution.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.simulator.block_execution import BlockExecution, execute_blocks, trace_block_loops
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, Footprint, Launch
 from ekc.devices.simulated.launch_counts import (
     LAUNCH_PROFILES,
+    KernelStart,
     LaunchProfile,
     profile_launch,
     sample_blocks,
 )
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
-from ekc.emulator.block_execution import BlockExecution, ForeignLaunch, execute_blocks, trace_block_loops
 from ekc.emulator.paged_memory import PagedSource
 from ekc.errors import InvalidInput
 from ekc.machine_code.decode import decode_functions
@@ -35,7 +36,7 @@ from ekc.machine_code.decode import decode_functions
 def compile_foreign_kernel(
     source: str,
     arch: str,
-    launches: Sequence[ForeignLaunch],
+    launches: Sequence[KernelStart],
     *,
     name: str = "",
     flops: float = 0.0,
@@ -71,7 +72,7 @@ def compile_foreign_kernel(
 
 
 def count_foreign_launch(
-    ptx: str, cubin: bytes, arch: str, start: ForeignLaunch
+    ptx: str, cubin: bytes, arch: str, start: KernelStart
 ) -> tuple[Launch, LaunchProfile]:
     """A launch with the footprints of its blocks, and what it executes, from a few executed blocks."""
     execution = execute_blocks(ptx, start, sample_blocks(start))
@@ -91,7 +92,7 @@ def count_foreign_launch(
 
 
 def _find_footprints(
-    ptx: str, start: ForeignLaunch, execution: BlockExecution, sizes: Mapping[str, int]
+    ptx: str, start: KernelStart, execution: BlockExecution, sizes: Mapping[str, int]
 ) -> tuple[Footprint, ...]:
     """The part of each array that a block touches, and the digits of its number on which that depends."""
     loops, names = trace_block_loops(ptx, start), tuple(sizes)
