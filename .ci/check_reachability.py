@@ -36,15 +36,17 @@ def list_entry_points() -> set[str]:
 
 
 def list_used_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Modules that a file imports or names in a text, in full or as a public name of `ekc`."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    """Modules that a file imports or names in a text. The public names of a package are in its `.pyi` file."""
+    stub = path.with_suffix(".pyi")
+    texts = [path.read_text("utf-8"), *([stub.read_text("utf-8")] if stub.exists() else [])]
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = [node.value, f"ekc.{node.value}"] if path == modules["ekc"] else [node.value]
+            names = [node.value]
         yield from (name for name in names if name in modules)
 
 
