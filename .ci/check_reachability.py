@@ -36,7 +36,7 @@ def list_entry_points() -> set[str]:
 
 
 def list_used_modules(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Modules that a file imports or names in a text. The public names of a package are in its `.pyi` file."""
+    """Modules that a file imports or names in a text. Public names of a package are in its `.pyi` file."""
     stub = path.with_suffix(".pyi")
     texts = [path.read_text("utf-8"), *([stub.read_text("utf-8")] if stub.exists() else [])]
     for node in (node for text in texts for node in ast.walk(ast.parse(text))):
