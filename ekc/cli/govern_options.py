@@ -1,4 +1,5 @@
-"""Options of `ekc govern` that say what is wanted (objective, caps, deadline, price); their combination."""
+"""Options of `ekc govern` that say what is wanted (objective, caps, deadline, price), their combination, and
+those of its daemon."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class LimitSearch:
         tried = self.list_tried_values(readings)
         if len(tried) == 0:
             return self._propose_first(readings)
-        if self._count_readings(readings) >= MAX_POINTS:
+        if len(readings.default_readings) - 1 + len(readings.other_readings) >= MAX_POINTS:
             return None
         response = self.fit_response(readings)
         best = self._find_best_place(response, self.is_checked)
@@ -234,9 +234,6 @@ class LimitSearch:
         if can_read[place] and not (np.abs(tried / self.values[place] - 1) < SAME_POINT_SHARE).any():
             return place
         return len(self.values) - 1 if len(readings.default_readings) < MIN_DEFAULTS else None
-
-    def _count_readings(self, readings: PhaseReadings) -> int:
-        return len(readings.default_readings) - 1 + len(readings.other_readings)
 
     def _estimate_gains(self, response: ResponseCurve, choice: int, of_default: bool) -> Values:
         """For each value, the expected fall of the score if one more reading makes it the choice.

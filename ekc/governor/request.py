@@ -1,5 +1,5 @@
-"""The user's request: objective, slowdown budget, GPUs and how to set their clocks. No NumPy is imported,
-since the job has not started yet."""
+"""The user's request: objective, slowdown budget, power cap, deadline, price of energy, GPUs and how to set
+their clocks. No NumPy is imported, since the job has not started yet."""
 
 from __future__ import annotations
 
