@@ -25,11 +25,11 @@ import ekc
 from ekc.codegen.cache import compile_cached
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import GeneratedSource, assemble_kernel, generate
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 
 WIDEST = 4
 """Floats that one access moves at most."""
-UNBOUNDED = Limits(registers_per_thread=2**31, registers_per_sm=2**40)
+UNBOUNDED = LaunchLimits(registers_per_thread=2**31, registers_per_sm=2**40)
 """CLBlast's tiles may spill, and the recordings hold such rows: ptxas says how much."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule import step_from_json
 from ekc.ir.schedule.schedule import Schedule
 
@@ -40,7 +40,7 @@ TURNS = (2, 4)
 StepData = dict[str, Any]
 
 
-def list_order_variants(schedule: Schedule, limits: Limits) -> Iterator[tuple[str, Schedule]]:
+def list_order_variants(schedule: Schedule, limits: LaunchLimits) -> Iterator[tuple[str, Schedule]]:
     """(name of the order, schedule) of each legal order with the counts of the schedule, each once."""
     steps = [step.to_json() for step in schedule.steps]
     counts = _count(schedule, limits)
@@ -57,7 +57,7 @@ def list_order_variants(schedule: Schedule, limits: Limits) -> Iterator[tuple[st
             yield name, variant
 
 
-def _count(schedule: Schedule, limits: Limits) -> dict[str, float]:
+def _count(schedule: Schedule, limits: LaunchLimits) -> dict[str, float]:
     figures = analyse_program(schedule.program, limits)
     return {name: float(figures[name][0]) for name in COUNTED}
 

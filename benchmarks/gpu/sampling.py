@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Peaks, PriorFunction
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Tensorize
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -27,7 +27,7 @@ class Sampler:
     """Draws schedules of one operator; the same for the same seed."""
 
     def __init__(
-        self, op: Operator, limits: Limits, predict_prior: PriorFunction, seed: int, size: int
+        self, op: Operator, limits: LaunchLimits, predict_prior: PriorFunction, seed: int, size: int
     ) -> None:
         self._op, self._predict_prior = op, predict_prior
         self._space = Space(op, limits)
@@ -91,7 +91,7 @@ class Sampler:
 
 
 def sample_schedules(
-    op: Operator, limits: Limits, peaks: Peaks, seed: int, size: int, count: int
+    op: Operator, limits: LaunchLimits, peaks: Peaks, seed: int, size: int, count: int
 ) -> list[Schedule]:
     """Sample schedules by a `Sampler` with the analytic prior; for a process of its own."""
     sampler = Sampler(op, limits, partial(predict_prior, peaks=peaks), seed, size)

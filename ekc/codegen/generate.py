@@ -18,7 +18,7 @@ from ekc.codegen.emit.scope import Scope
 from ekc.codegen.footprints import list_footprints
 from ekc.codegen.nvrtc import NvrtcOutput
 from ekc.codegen.render import collect_words, drop_unused_constants, render_template
-from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
+from ekc.ir.hardware.target import LaunchLimits, find_capabilities, restrict_to_arch
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_global_reads
 from ekc.ir.lowering.nodes import LaunchTree
@@ -44,12 +44,14 @@ class GeneratedSource:
     launches: tuple[Launch, ...]
 
 
-def generate(schedule: Schedule, limits: Limits | None = None, name: str | None = None) -> GeneratedSource:
+def generate(
+    schedule: Schedule, limits: LaunchLimits | None = None, name: str | None = None
+) -> GeneratedSource:
     """CUDA text for a schedule. Its functions are called `ekc_<name>`, by default after the operator.
 
     Raises `ScheduleError` where the schedule breaks a rule or a limit of the target.
     """
-    enforce_rules(schedule.program, limits or Limits())
+    enforce_rules(schedule.program, limits or LaunchLimits())
     launches, blocks = [], []
     trees = derive_launches(schedule.program)
     for number, kernel in enumerate(trees):
@@ -63,10 +65,10 @@ def generate(schedule: Schedule, limits: Limits | None = None, name: str | None 
 
 
 def compile_schedule(
-    schedule: Schedule, arch: str = "sm_80", limits: Limits | None = None, name: str | None = None
+    schedule: Schedule, arch: str = "sm_80", limits: LaunchLimits | None = None, name: str | None = None
 ) -> CompiledKernel:
     """Generate and compile; CUBIN and PTX come from one NVRTC run, or from the cache."""
-    limits = limits or Limits(shared_bytes_per_block=find_capabilities(arch).shared_bytes)
+    limits = limits or LaunchLimits(shared_bytes_per_block=find_capabilities(arch).shared_bytes)
     generated = generate(schedule, restrict_to_arch(limits, arch), name)
     kernel = assemble_kernel(schedule, generated, compile_cached(generated.source, arch))
     return replace(kernel, name=name or schedule.op.name)

@@ -20,7 +20,7 @@ from ekc.display import format_line, shorten
 from ekc.errors import DeviceError
 from ekc.host_memory import format_bytes
 from ekc.ir.compute import TensorSpec
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.ir.tensor_memory import check_host_memory, check_memory_fits, format_byte_total
@@ -163,7 +163,7 @@ class Device(Protocol):
     name: str
     simulated: bool
     arch: str
-    limits: Limits
+    limits: LaunchLimits
     peaks: Peaks
     driver: str
     """Version of the driver; for a simulated device, version of the simulator."""

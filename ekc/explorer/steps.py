@@ -20,7 +20,7 @@ from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ScheduleError
 from ekc.explorer.menu import Family, list_families
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.program import Program
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Step
@@ -78,7 +78,7 @@ class LegalFamily:
 
 
 def find_legal_families(
-    schedule: Schedule, limits: Limits, part: int = 0, parts: int = 1
+    schedule: Schedule, limits: LaunchLimits, part: int = 0, parts: int = 1
 ) -> list[LegalFamily]:
     """The menu of a schedule, filtered by the rules of the target; of the families, one part of several."""
     numbered = itertools.islice(enumerate(list_families(schedule.program)), part, None, parts)
@@ -86,7 +86,7 @@ def find_legal_families(
     return [legal for legal in found if legal is not None]
 
 
-def _filter_family(program: Program, family: Family, number: int, limits: Limits) -> LegalFamily | None:
+def _filter_family(program: Program, family: Family, number: int, limits: LaunchLimits) -> LegalFamily | None:
     """The legal entries of a family; None where there are none."""
     ok: Any = True
     try:
@@ -127,7 +127,7 @@ def _estimate_programs(programs: Sequence[tuple[Program, NDArray[np.intp]]], dev
 
 
 def _collect_quantities(
-    programs: Sequence[tuple[Program, NDArray[np.intp]]], limits: Limits
+    programs: Sequence[tuple[Program, NDArray[np.intp]]], limits: LaunchLimits
 ) -> dict[str, Array]:
     """Quantities of some rows of each Program, one after the other."""
     names: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from ekc.emulator.launch import BATCH_LANES
 from ekc.errors import InvalidInput, KernelFault
 from ekc.host_memory import format_bytes
 from ekc.ir.arrays import convert_like, is_torch_tensor
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.validate import check_kernel_name
 from ekc.runtime.execute import EXECUTED_BY, execute
@@ -207,7 +207,7 @@ DEFAULT_ARCH = "sm_80"
 def compile(
     schedule: Schedule,
     arch: str | None = None,
-    limits: Limits | None = None,
+    limits: LaunchLimits | None = None,
     device: Device | None = None,
     name: str | None = None,
 ) -> Kernel:
@@ -228,9 +228,9 @@ def compile(
         raise InvalidInput(
             f"arch: {format_value(arch)} is not the name of a target; the nearest is {_suggest_arch(arch)!r}"
         )
-    if limits is not None and not isinstance(limits, Limits):
+    if limits is not None and not isinstance(limits, LaunchLimits):
         raise InvalidInput(
-            f"limits: {format_value(limits)} is not an ekc.ir.hardware.target.Limits; leave it out"
+            f"limits: {format_value(limits)} is not an ekc.ir.hardware.target.LaunchLimits; leave it out"
         )
     if device is not None and not (hasattr(device, "arch") and hasattr(device, "limits")):
         raise InvalidInput(

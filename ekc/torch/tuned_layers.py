@@ -10,7 +10,7 @@ from typing import Any
 from ekc import devices
 from ekc.argument_checks import check_path, format_value
 from ekc.errors import EkcError, InvalidInput
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.data.trial import Trial
@@ -28,7 +28,7 @@ class TunedLayers:
     """Printed name of the device: "a100 (simulated)"."""
     simulated: bool
     arch: str
-    limits: Limits | None
+    limits: LaunchLimits | None
     trials: Mapping[str, Trial]
     failures: Mapping[str, str] = field(default_factory=dict)
     """Why tuning failed, a line each."""

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ekc.codegen.generate import compile_schedule, generate
-from ekc.ir.hardware.target import Limits, find_capabilities, restrict_to_arch
+from ekc.ir.hardware.target import LaunchLimits, find_capabilities, restrict_to_arch
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
@@ -26,7 +26,7 @@ from tests.ir.tensor_examples import half_matmul
 
 HERE = Path(__file__).parent
 ARCH = "sm_80"
-LIMITS = restrict_to_arch(Limits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes), ARCH)
+LIMITS = restrict_to_arch(LaunchLimits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes), ARCH)
 LIMIT_S = 40
 """Seconds of one run of nvcc; one takes 1 to 3 on an idle core."""
 HANGS = (HERE / "nvcc_hangs.jsonl").read_text().splitlines()

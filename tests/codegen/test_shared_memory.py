@@ -12,7 +12,7 @@ from ekc import devices
 from ekc.codegen.emit.names import POOL_NAME, count_dynamic_shared_bytes
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
-from ekc.ir.hardware.target import STATIC_SHARED_BYTES, Limits, find_capabilities
+from ekc.ir.hardware.target import STATIC_SHARED_BYTES, LaunchLimits, find_capabilities
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
@@ -72,7 +72,7 @@ def test_more_shared_memory_than_the_target_has_is_refused() -> None:
     with pytest.raises(ScheduleError, match=r"shared memory.* 102912 bytes, .*101376"):
         compile_schedule(schedule, "sm_86")
     with pytest.raises(ScheduleError, match=r"49152"):
-        compile_schedule(schedule, "sm_80", Limits())
+        compile_schedule(schedule, "sm_80", LaunchLimits())
 
 
 def test_bundle_requests_dynamic_shared_memory(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ekc.ir.analysis import traffic
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.analysis.bank_conflicts import count_wavefronts
 from ekc.ir.drawing.banks import SharedRequest, list_shared_requests, list_wavefronts
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
@@ -46,7 +46,7 @@ def test_wavefronts_are_those_of_the_analysis(schedule: Schedule) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traffic.TrafficCounter, "_count_request", record)
-        analyse_program(schedule.program, Limits())
+        analyse_program(schedule.program, LaunchLimits())
     for request in list_requests(schedule):
         waves = list_wavefronts(request)
         assert len(waves) == request.wavefronts >= request.needed_wavefronts

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.drawing.staging import PipelinePlan, plan_timeline
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from tests.codegen import samples
 from tests.drawing.samples import SCHEDULES
@@ -69,7 +69,7 @@ def test_barriers_are_those_of_the_kernel(
     make: Callable[[], Schedule], stages: int, copy: str, extent: int
 ) -> None:
     plan = plan_timeline(stages, copy, range(extent), extent)
-    assert len(set(plan.barriers)) == analyse_program(make().program, Limits())["barriers"][0]
+    assert len(set(plan.barriers)) == analyse_program(make().program, LaunchLimits())["barriers"][0]
 
 
 def test_part_of_a_long_loop_is_shown_as_in_the_whole() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.space.space import Space
@@ -85,7 +85,7 @@ _POPULATION = 64
 
 @cache
 def space(name: str) -> Space:
-    return Space((BRED | MORE)[name], Limits())
+    return Space((BRED | MORE)[name], LaunchLimits())
 
 
 def breed_schedule(name: str, seed: int) -> Schedule:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
 from ekc.ir.divisions import find_quotient_period
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.program import BLOCK_LEVELS, Loop, Nest, Program
@@ -176,7 +176,7 @@ def _keep(kept: Schedule, steps: Iterable[Step]) -> Schedule:
     for step in steps:
         try:
             longer = kept.apply_steps(step)
-            enforce_rules(longer.program, Limits())
+            enforce_rules(longer.program, LaunchLimits())
         except ScheduleError:
             continue
         kept = longer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from ekc.errors import ScheduleError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import check_text, check_tree, check_verdict
@@ -39,7 +39,7 @@ from tests.ir.warpgroup_examples import ARCH, HOPPER, draw_group
 
 SHARED = tuple(f"shared_{way}_{what}" for way in ("load", "store") for what in ("requests", "wavefronts"))
 WGMMA, FUSED = ("shared_load_wavefronts", "barriers"), ("barriers", "shuffles", SHARED[2])
-LIMITS = Limits()
+LIMITS = LaunchLimits()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Feature:
     is_verified: bool = False
     """Whether the kernel is judged launch by launch."""
     arch: str = "sm_80"
-    limits: Limits = LIMITS
+    limits: LaunchLimits = LIMITS
     rel: float = 1e-9
     abs: float = 0.0
     """Tolerances of the predictions."""

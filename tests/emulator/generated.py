@@ -11,7 +11,7 @@ import ekc.emulator as emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import GeneratedSource, generate
 from ekc.emulator import Report
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import make_inputs
 
@@ -45,7 +45,9 @@ class Ran:
             )
 
 
-def run(schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compile_ptx, limits: Limits | None = None) -> Ran:
+def run(
+    schedule: Schedule, arch: str = "sm_80", ptx: Ptx = compile_ptx, limits: LaunchLimits | None = None
+) -> Ran:
     """Compile and run every launch; inputs are uniform, always the same."""
     op = schedule.op
     made = generate(schedule, limits)

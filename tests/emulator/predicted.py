@@ -9,7 +9,7 @@ import pytest
 
 import ekc.ir.expr as ex
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import Ran
@@ -21,9 +21,9 @@ TRAFFIC = (
 QUANTITIES = ("fma", "barriers", "shuffles", *TRAFFIC)
 
 
-def predict_traffic(schedule: Schedule, limits: Limits | None = None) -> dict[str, float]:
+def predict_traffic(schedule: Schedule, limits: LaunchLimits | None = None) -> dict[str, float]:
     """Totals over all launches."""
-    figures = analyse_program(schedule.program, limits or Limits())
+    figures = analyse_program(schedule.program, limits or LaunchLimits())
     return {name: float(figures["total_" + name][0]) for name in QUANTITIES}
 
 
@@ -54,7 +54,9 @@ def count_traffic(ran: Ran) -> Counter[str]:
     return total
 
 
-def check_traffic(ran: Ran, names: Iterable[str], limits: Limits | None = None, rel: float = 1e-9) -> None:
+def check_traffic(
+    ran: Ran, names: Iterable[str], limits: LaunchLimits | None = None, rel: float = 1e-9
+) -> None:
     """The kernels are right and clean, and these quantities as predicted."""
     ran.check()
     found, expected = count_traffic(ran), predict_traffic(ran.schedule, limits)

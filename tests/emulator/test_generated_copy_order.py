@@ -9,7 +9,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import generate
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import StageNode, find_strip_width, walk_nodes
 from ekc.ir.schedule.schedule import Schedule
@@ -110,7 +110,7 @@ def test_copies_in_strips_are_right_with_predicted_traffic(
 
 def test_pieces_of_a_row_share_addresses_and_bounds() -> None:
     """With 128 channels a thread copies two pieces of each row; addresses are computed in half the rounds."""
-    source = generate(half_conv2d(256, 8, stages=3, pad=8), Limits()).source
+    source = generate(half_conv2d(256, 8, stages=3, pad=8), LaunchLimits()).source
     (rounds,) = {int(n) for n in re.findall(r"round < (\d+); \+\+round\) \{\n.*copy_async", source)}
     arrays = dict(re.findall(r"(\w+)\[(\d+)\];\n", source))
     assert {name for name in arrays if name.startswith("X_shared")} == {

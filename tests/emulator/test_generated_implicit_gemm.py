@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Unroll
 from ekc.ir.schedule.schedule import Schedule
@@ -57,7 +57,7 @@ def test_fragments_may_be_read_along_a_fused_loop() -> None:
         "W.shared", "fragment", at="r_s"
     )
     schedule = schedule.tensorize("c.2", "mma.m16n8k16")
-    enforce_rules(schedule.program, Limits())
+    enforce_rules(schedule.program, LaunchLimits())
     run(schedule).check()
 
 
@@ -70,7 +70,7 @@ def test_pixels_and_taps_may_both_be_tiled() -> None:
         .bind("p_q.0", "block.x").cache_write("Y").cache_read("X", "shared", at="r_s.0")
         .cache_read("W", "shared", at="r_s.0").cache_read("X.shared", "register", at="r_s.1")
     )  # fmt: skip
-    enforce_rules(schedule.program, Limits())
+    enforce_rules(schedule.program, LaunchLimits())
     ran = run(schedule)
     ran.check()
     assert "p_q = p_q_0 * 8 : 8, r_s = r_s_0 * 3 : 3 -> X_shared" in ran.made.source

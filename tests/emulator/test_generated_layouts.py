@@ -8,7 +8,7 @@ import pytest
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.features import transpose_tile
@@ -62,9 +62,9 @@ def test_swizzle_keeps_vectors_in_chunks_and_elements_in_lines() -> None:
 
 def test_population_counts_like_each_of_its_members() -> None:
     chunks = np.array([1, 2, 4, 8, 1, 8])
-    many = analyse_program(rows_by_chunks(chunks).program, Limits(), len(chunks))  # type: ignore[arg-type]
+    many = analyse_program(rows_by_chunks(chunks).program, LaunchLimits(), len(chunks))  # type: ignore[arg-type]
     for row, number in enumerate(chunks.tolist()):
-        alone = analyse_program(rows_by_chunks(number).program, Limits())
+        alone = analyse_program(rows_by_chunks(number).program, LaunchLimits())
         assert {name: values[row] for name, values in many.items()} == {k: v[0] for k, v in alone.items()}
 
 
@@ -79,7 +79,7 @@ def test_population_counts_like_each_of_its_members() -> None:
 )
 def test_impossible_swizzle_is_refused(layout: dict[str, int], rule: str, words: str) -> None:
     with pytest.raises(ScheduleError, match=f"{rule}: .*{words}"):
-        enforce_rules(transpose_tile("float32", (8, 10), 8, (0, 1), **layout).program, Limits())
+        enforce_rules(transpose_tile("float32", (8, 10), 8, (0, 1), **layout).program, LaunchLimits())
 
 
 def test_swizzle_of_registers_is_refused() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, CacheRead, ComputeAt, Pipeline, Split, Step, Tensorize, step_from_json
@@ -40,7 +40,7 @@ def without(kind: type[Step], what: str) -> Schedule:
 
 def enforced(s: Schedule) -> Schedule:
     """The schedule after the rules on its kernels are enforced: some refusals come only there."""
-    enforce_rules(s.program, Limits())
+    enforce_rules(s.program, LaunchLimits())
     return s
 
 

@@ -11,7 +11,7 @@ import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.ir.analysis.analysis import analyse_program, quantities
 from ekc.ir.hardware.memory import SECTOR_BYTES
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.operators import matmul, matvec
 from ekc.ir.schedule.schedule import Schedule
@@ -21,7 +21,7 @@ from tests.search.helpers import legal, space
 
 
 def operations(schedule: Schedule) -> float:
-    return float(quantities(schedule.program, Limits())["total_operations"])
+    return float(quantities(schedule.program, LaunchLimits())["total_operations"])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def _from_global(side: int) -> Schedule:
 
 
 def _figure(schedule: Schedule, name: str) -> float:
-    return float(analyse_program(schedule.program, Limits())[name][0])
+    return float(analyse_program(schedule.program, LaunchLimits())[name][0])
 
 
 def _sectors(figures: dict[str, np.ndarray]) -> np.ndarray:
@@ -67,13 +67,13 @@ def _sectors(figures: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.mark.parametrize("side", [8, 16, 32])
 def test_l2_bytes_count_rows_and_columns_of_a_block_once(side: int) -> None:
     blocks, panel = (N // side) ** 2, 4 * side * N
-    asked = SECTOR_BYTES * _sectors(analyse_program(_from_global(side).program, Limits()))[0]
+    asked = SECTOR_BYTES * _sectors(analyse_program(_from_global(side).program, LaunchLimits()))[0]
     assert _figure(_from_global(side), "l2_bytes") == blocks * (2 * panel + 4 * side * side) < asked
 
 
 def test_l2_bytes_of_shared_tiles_are_all_sectors() -> None:
     schedule = tiled_matmul(256, 256, 256)
-    asked = SECTOR_BYTES * _sectors(analyse_program(schedule.program, Limits()))[0]
+    asked = SECTOR_BYTES * _sectors(analyse_program(schedule.program, LaunchLimits()))[0]
     assert _figure(schedule, "l2_bytes") == asked
 
 

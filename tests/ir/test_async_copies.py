@@ -14,7 +14,7 @@ from ekc.devices import open as open_device
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.analysis.registers import estimate_registers
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import CopyWaitNode, LoopNode, walk_nodes
 from ekc.ir.rules.launch import enforce_rules
@@ -46,9 +46,9 @@ def test_pipeline_has_one_barrier_an_iteration_and_one_between_runs() -> None:
     loop = next(n for n in walk_nodes(kernel.body) if isinstance(n, LoopNode) and n.is_async)
     assert sum(isinstance(n, CopyWaitNode) for n in walk_nodes(kernel.body)) == 1
     assert loop.loop.name == "k.0"
-    assert analyse_program(async_matmul(16, 32, 40).program, Limits())["barriers"][0] == 5
+    assert analyse_program(async_matmul(16, 32, 40).program, LaunchLimits())["barriers"][0] == 5
     # 9 rows x 2 runs of c.0, each 3 tiles and a barrier before the next.
-    assert analyse_program(async_conv2d(3).program, Limits())["barriers"][0] == 9 * 2 * (3 + 1)
+    assert analyse_program(async_conv2d(3).program, LaunchLimits())["barriers"][0] == 9 * 2 * (3 + 1)
 
 
 def test_tiles_in_flight_use_shared_memory_and_no_registers() -> None:
@@ -92,7 +92,7 @@ MISTAKES = {
 def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
     schedule, need, limit, nearest = MISTAKES[name]
     with pytest.raises(ScheduleError) as caught:
-        enforce_rules(schedule.program, Limits())
+        enforce_rules(schedule.program, LaunchLimits())
     refusal = caught.value.refusal
     assert refusal.rule == "async copy of A.shared"
     assert need in refusal.need
@@ -110,7 +110,7 @@ def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
     ],
 )
 def test_legal_copy_matches_reference(schedule: Schedule) -> None:
-    enforce_rules(schedule.program, Limits())
+    enforce_rules(schedule.program, LaunchLimits())
     check_tree(schedule)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.interpreter.compare import sample_blocks
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
@@ -68,7 +68,7 @@ def test_zero_fill_covers_every_element_once(elements: int) -> None:
     reached, counts = np.unique(places, return_counts=True)
     assert set(counts) == {1}
     assert set(range(elements)) <= set(reached.tolist())
-    assert all(np.all(c.ok) for c in iterate_checks(program, Limits()) if "vector" in c.rule)
+    assert all(np.all(c.ok) for c in iterate_checks(program, LaunchLimits()) if "vector" in c.rule)
 
 
 SUMS = {

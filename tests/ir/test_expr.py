@@ -14,7 +14,7 @@ from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.epilogue import parse_epilogue
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import operator_from_json
 from tests.drawn.checks import run_everywhere
 from tests.ir.starts import counting, square
@@ -109,7 +109,9 @@ def test_where_counts_as_one_operation() -> None:
     plain = square(lambda A, i, j: A[i, j] * 2 + 1)
     chosen = square(lambda A, i, j: ekc.where(ekc.less(A[i, j], 0), A[i, j] * 2 + 1, 0))
     assert chosen.flops - plain.flops == 4 * 6
-    counts = [analyse_program(ekc.Schedule(op).program, Limits())["operations"] for op in (plain, chosen)]
+    counts = [
+        analyse_program(ekc.Schedule(op).program, LaunchLimits())["operations"] for op in (plain, chosen)
+    ]
     np.testing.assert_array_equal(counts[1], 2 * counts[0])
 
 

@@ -8,7 +8,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir import operators as o
 from ekc.ir.analysis import registers
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
 from tests.ir.tilings import TILES, bind_loops
@@ -46,7 +46,7 @@ def test_copy_of_many_rounds_is_refused_and_would_spill(
     copy: str, k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel of 16 sums with more than a hundred rounds. Wider copies are legal and do not spill."""
-    limits = Limits(shared_bytes_per_block=160 * 1024)
+    limits = LaunchLimits(shared_bytes_per_block=160 * 1024)
     narrow, wide = tiled(2, copy, k), tiled(2, copy, k, vector=4)
     with pytest.raises(ScheduleError, match=r"registers: \d+, at most 231; .*wider copies"):
         compile_schedule(narrow, "sm_80", limits)

@@ -12,7 +12,7 @@ import ekc.ir.operators as o
 from ekc.errors import ScheduleError
 from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import count_block_elements, find_global_reads
 from ekc.ir.lowering.nodes import StageNode, walk_nodes
@@ -155,10 +155,10 @@ def test_population_counts_like_each_of_its_members() -> None:
     program = Schedule(op).program
     for step in steps:
         program = step.apply(program)
-    together = analyse_program(program, Limits(), len(cuts))
+    together = analyse_program(program, LaunchLimits(), len(cuts))
     for number, (warps, tiles) in enumerate(cuts):
         alone = tensor_conv2d(op, Cut((warps, 2), (tiles, 4), pad=8)).program
-        for name, figure in analyse_program(alone, Limits()).items():
+        for name, figure in analyse_program(alone, LaunchLimits()).items():
             assert together[name][number] == pytest.approx(figure[0], rel=1e-9), name
 
 
@@ -179,13 +179,13 @@ def test_columns_of_two_axes_match_reference() -> None:
 
 
 def check_legal(schedule: Schedule) -> None:
-    enforce_rules(schedule.program, Limits())
+    enforce_rules(schedule.program, LaunchLimits())
     check_tree(schedule)
 
 
 def refused(op: Operator, steps: Any) -> str:
     with pytest.raises(ScheduleError) as caught:
-        enforce_rules(steps(Schedule(op)).program, Limits())
+        enforce_rules(steps(Schedule(op)).program, LaunchLimits())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -299,6 +299,6 @@ def test_neighbours_in_a_tile_of_a_view_move_together() -> None:
         .bind(i[0], "block.x").bind("o", "block.x").bind(i[1], "thread.x").cache_write("Y")
         .cache_read("X", "shared").cache_read("X.shared", "register", at="s", vector=4)
     )  # fmt: skip
-    enforce_rules(schedule.program, Limits())
+    enforce_rules(schedule.program, LaunchLimits())
     assert "register[4]   1 x float4" in str(schedule)
     check_tree(schedule)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits, find_capabilities
+from ekc.ir.hardware.target import LaunchLimits, find_capabilities
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.operators import Choose
 from tests.ir.tilings import bind_loops
 
 ARCH = "sm_90a"
-HOPPER = Limits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes, group_products=True)
+HOPPER = LaunchLimits(shared_bytes_per_block=find_capabilities(ARCH).shared_bytes, group_products=True)
 INSTRUCTION = "wgmma.m64nNk16"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import ekc.ir.operators as o
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import CacheRead, Reorder, Split, Step
@@ -40,7 +40,7 @@ def split(axis: str, *factors: int) -> Schedule:
 def elsewhere() -> Schedule:
     """`group_matmul` on a target that has mma but no wgmma."""
     schedule = group_matmul(HALF)
-    enforce_rules(schedule.program, Limits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
+    enforce_rules(schedule.program, LaunchLimits(shared_bytes_per_block=HOPPER.shared_bytes_per_block))
     return schedule
 
 

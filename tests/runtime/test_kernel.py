@@ -10,7 +10,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.kernel import Kernel, compile
 
@@ -69,7 +69,7 @@ def test_unknown_arch_and_a_broken_limit_are_refused() -> None:
     with pytest.raises(InvalidInput, match="arch: 80 is not the name of a target; the nearest is 'sm_80'"):
         compile(s, arch=80)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="threads per block"):
-        compile(s, limits=Limits(threads_per_block=8))
+        compile(s, limits=LaunchLimits(threads_per_block=8))
 
 
 def test_slow_call_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.hardware.target import Limits, restrict_to_arch
+from ekc.ir.hardware.target import LaunchLimits, restrict_to_arch
 from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
@@ -162,7 +162,7 @@ def test_nan_keeping_instruction_is_used_where_it_exists(combine: str, arch: str
 def _counted(schedule: Schedule, arch: str) -> tuple[float, float]:
     """Instructions of the arithmetic pipes, as the analysis counts them and as the simulated device does."""
     compiled = compile_schedule(schedule, arch)
-    limits = restrict_to_arch(Limits(), arch)
+    limits = restrict_to_arch(LaunchLimits(), arch)
     run = [
         (count_instructions(compiled.ptx, x.name), np.prod([*x.grid, *x.block]) / 32)
         for x in compiled.launches

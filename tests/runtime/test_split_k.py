@@ -14,7 +14,7 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import compute_work
 from ekc.errors import ScheduleError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
@@ -46,7 +46,7 @@ PARTED = {
 def test_structures_of_the_search_match_the_reference(name: str) -> None:
     """The first and the last split-K structure, with the first legal numbers drawn."""
     op = PARTED[name]
-    parted = [s for s in derive_structures(op, Limits()) if " parts of " in s.name]
+    parted = [s for s in derive_structures(op, LaunchLimits()) if " parts of " in s.name]
     for structure in (parted[0], parted[-1]):
         check_verdict(drawn(op, structure))
 
@@ -64,7 +64,7 @@ def drawn(op: ekc.Operator, structure: Structure) -> Schedule:
         }
         try:
             schedule = Schedule(op).apply_steps(*(s.fill_holes(values) for s in structure.steps))
-            enforce_rules(schedule.program, Limits())
+            enforce_rules(schedule.program, LaunchLimits())
         except ScheduleError:
             continue
         return schedule

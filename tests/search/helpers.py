@@ -24,7 +24,7 @@ from ekc.devices.recording import RecordingWriter
 from ekc.devices.statistics import Interval
 from ekc.errors import Refusal
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -318,7 +318,7 @@ class MadeUpDevice:
     clock_regime: str = "free"
     data_policy: str = "none"
     memory_bytes: int | None = None
-    limits: Limits = LIMITS
+    limits: LaunchLimits = LIMITS
     peaks: Peaks = field(default_factory=lambda: A100.peaks)
     prior: PriorFunction = A100.prior
 

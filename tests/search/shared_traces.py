@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.trace.trace import WalkTrace
 from ekc.search.sketches.builder import Structure
@@ -28,7 +28,7 @@ class SharingEvaluator(StructureEvaluator):
         self,
         op: Operator,
         structures: Sequence[Structure],
-        limits: Limits,
+        limits: LaunchLimits,
         sample: Mapping[str, NDArray[np.int64]],
     ) -> None:
         super().__init__(op, structures, limits, sample)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import Device
 from ekc.devices.simulated import data_sheet_prior, specs
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
@@ -89,7 +89,7 @@ class Draw:
 class _RememberingSpace(Space):
     """A space that keeps the genome of each schedule that it builds."""
 
-    def __init__(self, op: Operator, limits: Limits) -> None:
+    def __init__(self, op: Operator, limits: LaunchLimits) -> None:
         super().__init__(op, limits)
         self.genomes: dict[str, Population] = {}
 
@@ -117,7 +117,7 @@ def draw_naive(op: Operator) -> Drawn:
     return Drawn(make_naive_schedule(op).to_json(), NAIVE, NAIVE)
 
 
-def draw_random(op: Operator, limits: Limits, seed: int, count: int) -> Draw:
+def draw_random(op: Operator, limits: LaunchLimits, seed: int, count: int) -> Draw:
     """Legal schedules drawn at random, each once, with some to spare."""
     space = Space(op, limits)
     breeder = Breeder(space, np.random.default_rng([seed, 2]))
@@ -152,7 +152,9 @@ def search(op: Operator, device: Device, objective: str, seed: int, count: int) 
     return Draw(drawn, genomes)
 
 
-def draw_near(op: Operator, limits: Limits, device: str, parents: Population, seed: int, count: int) -> Draw:
+def draw_near(
+    op: Operator, limits: LaunchLimits, device: str, parents: Population, seed: int, count: int
+) -> Draw:
     """Neighbours of the best trials of both searches, those first that the model of the data sheet expects to
     be fastest; none is a parent."""
     space = Space(op, limits)

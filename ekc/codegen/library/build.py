@@ -18,7 +18,7 @@ from ekc.codegen.library.kernels import (
 )
 from ekc.codegen.library.legal_names import DEFAULT_VERSION, check_bundle_name, name_library
 from ekc.codegen.library.write import write_bundle
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 
 
@@ -33,7 +33,7 @@ class KernelChoice:
 
 
 def build_kernel(
-    library: str, function: str, choice: KernelChoice, board: TargetBoard, limits: Limits | None
+    library: str, function: str, choice: KernelChoice, board: TargetBoard, limits: LaunchLimits | None
 ) -> BundleKernel:
     """Compile a schedule for a board. Its C names begin with those of library and function. `limits` default
     to those of the architecture. Raises the errors of compiling."""
@@ -49,7 +49,7 @@ def build_library(
     operators: Sequence[NamedOperator],
     choices: Mapping[str, Sequence[KernelChoice]],
     board: TargetBoard,
-    limits: Limits | None = None,
+    limits: LaunchLimits | None = None,
 ) -> Bundle:
     """Build the library of one board.
 
@@ -78,7 +78,7 @@ def export(
     board: TargetBoard,
     folder: str | Path,
     *,
-    limits: Limits | None = None,
+    limits: LaunchLimits | None = None,
     name: str | None = None,
     cubin: bool = False,
 ) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
 from ekc.devices.simulated.specs import GpuSpec, find_product
 from ekc.devices.throughput import SmThroughput, find_throughput
-from ekc.ir.hardware.target import Limits, make_arch, restrict_to_arch
+from ekc.ir.hardware.target import LaunchLimits, make_arch, restrict_to_arch
 
 ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",
@@ -87,10 +87,10 @@ class GpuProperties:
             f"the driver does not report all of {self.name}: assumed for predictions is {', '.join(assumed)}"
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> LaunchLimits:
         """Limits that a schedule must keep on this GPU."""
         a = self.attributes
-        own = Limits(
+        own = LaunchLimits(
             threads_per_block=a["MAX_THREADS_PER_BLOCK"],
             threads_per_block_z=a["MAX_BLOCK_DIM_Z"],
             shared_bytes_per_block=a["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],

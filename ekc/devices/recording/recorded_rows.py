@@ -16,7 +16,7 @@ from ekc.display import format_line
 from ekc.errors import DeviceError, RecordError
 from ekc.file_limits import MAX_FILE_BYTES
 from ekc.host_memory import format_bytes
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.schedule import Schedule
 from ekc.tables import count_nouns
@@ -36,7 +36,7 @@ class Origin:
     driver: str
     clock_regime: str
     data_policy: str
-    limits: Limits
+    limits: LaunchLimits
     peaks: Peaks
     ekc_version: str
     created: str

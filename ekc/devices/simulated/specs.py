@@ -17,7 +17,7 @@ import numpy as np
 
 from ekc.devices.device import Peaks
 from ekc.devices.throughput import SmThroughput, find_throughput
-from ekc.ir.hardware.target import Limits, find_capabilities, parse_arch_number, restrict_to_arch
+from ekc.ir.hardware.target import LaunchLimits, find_capabilities, parse_arch_number, restrict_to_arch
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -157,10 +157,10 @@ class GpuSpec:
         cycles, source = self.sms * clock_mhz * 1e6, self.sources[CEILINGS_SOURCE]
         return self.throughput.compute_peaks(cycles, self.memory_bytes_per_s, self.power.tdp_w, source)
 
-    def limits(self) -> Limits:
+    def limits(self) -> LaunchLimits:
         """Limits that a schedule must keep on this GPU."""
         c = self.capability
-        own = Limits(
+        own = LaunchLimits(
             registers_per_sm=c.registers_per_sm,
             shared_bytes_per_block=c.shared_bytes_per_block,
             shared_bytes_per_sm=c.shared_bytes_per_sm,

@@ -34,7 +34,7 @@ from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import TF32, find_read_type
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
@@ -101,7 +101,7 @@ _NAN_SELECT_INSTRUCTIONS = 2
 
 
 def analyse_program(
-    program: Program, limits: Limits, member_count: int = 1
+    program: Program, limits: LaunchLimits, member_count: int = 1
 ) -> dict[str, NDArray[np.float64]]:
     """Every quantity as a float64 vector of `member_count`, summed over launches where that makes sense.
 
@@ -111,7 +111,7 @@ def analyse_program(
     return {k: np.broadcast_to(v, (member_count,)) for k, v in vectors.items()}
 
 
-def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
+def quantities(program: Program, limits: LaunchLimits) -> dict[str, PopulationValue]:
     """The quantities of `analyse_program`, each a number where all members of a population have the same."""
     launches = derive_launches(program)
     results = [_QuantityWalk(kernel, limits).count_quantities() for kernel in launches]
@@ -128,7 +128,7 @@ def quantities(program: Program, limits: Limits) -> dict[str, PopulationValue]:
 class _QuantityWalk:
     """The walk over the tree of one launch."""
 
-    def __init__(self, kernel: LaunchTree, limits: Limits) -> None:
+    def __init__(self, kernel: LaunchTree, limits: LaunchLimits) -> None:
         self.kernel, self.limits = kernel, limits
         self.sums: dict[str, PopulationValue] = dict.fromkeys(SUMMED_QUANTITIES, 0.0)
         self.thread_count = to_float64(kernel.thread_count)

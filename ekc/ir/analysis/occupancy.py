@@ -10,7 +10,7 @@ import numpy as np
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.registers import RESERVED_REGISTERS, count_prefetch_registers, estimate_registers
 from ekc.ir.hardware.memory import SECTOR_BYTES, WARP
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.memory_access import (
     IndexForms,
     count_block_elements,
@@ -21,7 +21,7 @@ from ekc.ir.lowering.nodes import LaunchTree, count_statements
 
 
 def compute_parallelism(
-    kernel: LaunchTree, limits: Limits, fma: PopulationValue
+    kernel: LaunchTree, limits: LaunchLimits, fma: PopulationValue
 ) -> dict[str, PopulationValue]:
     """Threads, registers, resident blocks, waves and tails of a launch; `fma` is multiply-adds of a block."""
     blocks, threads = to_float64(kernel.block_count), to_float64(kernel.thread_count)

@@ -13,7 +13,7 @@ STATIC_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
-class Limits:
+class LaunchLimits:
     """Hard limits of one GPU. Bytes are bytes, counts are counts."""
 
     threads_per_block: int = 1024
@@ -95,7 +95,7 @@ FIRST_AMPERE_ARCH = f"sm_{next(name for name, row in ARCH_CAPABILITIES.items() i
 """The first target with cp.async and mma, as messages name it."""
 
 
-def restrict_to_arch(limits: Limits, arch: str) -> Limits:
+def restrict_to_arch(limits: LaunchLimits, arch: str) -> LaunchLimits:
     """The limits of a GPU, as code compiled for `arch` ("sm_80") may use it."""
     row = find_capabilities(arch)
     return replace(

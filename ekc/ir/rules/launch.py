@@ -14,7 +14,7 @@ import numpy as np
 from ekc.ir.affine import Extent, ceil_div, max_extent, min_extent
 from ekc.ir.analysis.registers import RESERVED_REGISTERS, estimate_registers
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import (
     LaunchTree,
@@ -28,7 +28,7 @@ from ekc.ir.rules.tensor_cores import check_tensor_products
 from ekc.ir.rules.vectors import check_async_copies, check_vectors
 
 
-def check_atomics(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_atomics(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Sums that are added by atomics need an accumulator, and are added element by element: vectors of atomic
     additions exist from sm_90 on only."""
     nest, name = kernel.nest, kernel.nest.compute.output.name
@@ -45,7 +45,7 @@ MAX_STATEMENTS = 8192
 """Most statements of a kernel after unrolling; more compile slowly and leave the instruction cache."""
 
 
-def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
+def iterate_checks(program: Program, limits: LaunchLimits) -> Iterator[Check]:
     """The checks of the steps, then every rule applied to every launch."""
     yield from program.checks
     for kernel in derive_launches(program):
@@ -53,13 +53,13 @@ def iterate_checks(program: Program, limits: Limits) -> Iterator[Check]:
             yield from rule(kernel, limits)
 
 
-def enforce_rules(program: Program, limits: Limits) -> None:
+def enforce_rules(program: Program, limits: LaunchLimits) -> None:
     """Raise the first refusal of a single Program."""
     for check in iterate_checks(program, limits):
         check.enforce()
 
 
-def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_threads(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """At most 1024 threads a block, 64 along z."""
     yield at_most("threads per block", kernel.thread_count, limits.threads_per_block)
     limit = limits.threads_per_block_z
@@ -67,7 +67,7 @@ def check_threads(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     yield at_most("threads along z", kernel.find_level_extent("thread.z"), limit, "", near)
 
 
-def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_grid(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """The extents of a grid, of which y and z have small limits."""
     for level in ("block.x", "block.y", "block.z"):
         limit = limits.grid_x if level == "block.x" else limits.grid_yz
@@ -75,14 +75,14 @@ def check_grid(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
         yield at_most(f"grid along {level}", kernel.find_level_extent(level), limit, "blocks", near)
 
 
-def check_shared_memory(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_shared_memory(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Tiles of a block must fit its shared memory."""
     limit = limits.shared_bytes_per_block
     near = f"use tiles of {limit} bytes in all"
     yield at_most("shared memory", kernel.shared_bytes, limit, "bytes", near)
 
 
-def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_registers(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
     may take a hundred times as long. The limit is without the reserved registers; in a block of too many
     threads these alone are more than there are, and the limit is 0."""
@@ -93,13 +93,13 @@ def check_registers(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
     yield at_most("registers", need, budget, "", nearest)
 
 
-def check_unrolled_size(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_unrolled_size(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Number of statements after unrolling."""
     n = count_statements(kernel.body)
     yield at_most("unrolling", n, MAX_STATEMENTS, "statements", "use a smaller unroll factor or tile")
 
 
-def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_block_order(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Block loops must be outside of serial loops."""
     outer: str | None = None
     for loop in kernel.nest.loops:
@@ -112,7 +112,7 @@ def check_block_order(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
             return
 
 
-def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_accumulator_type(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """An output of another type than its sum needs an accumulator."""
     compute = kernel.nest.compute
     converts = compute.acc_dtype is not compute.output.dtype
@@ -123,7 +123,7 @@ def check_accumulator_type(kernel: LaunchTree, limits: Limits) -> Iterator[Check
         yield requires("accumulator", False, f"{compute.acc_dtype} for {name}", problem, remedy)
 
 
-def check_reduction_lanes(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_reduction_lanes(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Reduction loops over threads: side by side, within full warps, powers of two, and an accumulator."""
     lanes = [x for x in kernel.thread_loops if x.is_reduction]
     if not lanes:
@@ -163,14 +163,14 @@ def _is_power_of_two(n: Any) -> Any:
     return (n & (n - 1)) == 0
 
 
-def check_fused_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_fused_vectors(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """A tile that is computed on the spot cannot be filled in vectors."""
     for node in kernel.nodes:
         if isinstance(node, StageNode) and node.producer_reads is not None:
             yield exactly(f"vector width of {node.staging.name}", node.staging.vector, 1, "elements at once")
 
 
-def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_fused_reductions(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Reductions on the spot need full warps, and warps per element that divide those of the block."""
     for node in kernel.nodes:
         if isinstance(node, ReduceNode):
@@ -182,7 +182,7 @@ def check_fused_reductions(kernel: LaunchTree, limits: Limits) -> Iterator[Check
             yield fits(rule, ok, warps, "must be a divisor of {}", near, unit, block_warps)
 
 
-def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_tile_lines(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Swizzled tiles and panels consist of whole lines: an element may change places with any of its line."""
     for b in kernel.buffers:
         if b.is_swizzled:
@@ -197,7 +197,7 @@ def check_tile_lines(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
             yield fits(rule, has_full_lines, b.row_pitch, "must be a multiple of {}", b.panel, unit, b.panel)
 
 
-LaunchRule = Callable[[LaunchTree, Limits], Iterator[Check]]
+LaunchRule = Callable[[LaunchTree, LaunchLimits], Iterator[Check]]
 LAUNCH_RULES: tuple[LaunchRule, ...] = (
     check_threads,
     check_grid,

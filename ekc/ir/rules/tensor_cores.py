@@ -12,7 +12,7 @@ import numpy as np
 
 from ekc.ir.affine import Atom, Extent
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS
-from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, LaunchLimits
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
 from ekc.ir.lowering.fragments import find_tile_strides, is_mn_major
@@ -104,7 +104,7 @@ def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
     return (step % (SWIZZLE_CHUNKS[-1] * width) == 0) | within
 
 
-def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_tensor_products(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Every product of a launch, and no fragment without a product."""
     products = [node for node in kernel.nodes if isinstance(node, MmaNode)]
     for node in products:
@@ -122,7 +122,7 @@ def check_tensor_products(kernel: LaunchTree, limits: Limits) -> Iterator[Check]
             yield requires(TENSORIZE_RULE, False, need, problem, "call tensorize(...)")
 
 
-def _make_target_check(node: MmaNode, limits: Limits) -> Check:
+def _make_target_check(node: MmaNode, limits: LaunchLimits) -> Check:
     """The target must have the instruction."""
     name = node.tile.instruction.name
     if isinstance(node.tile.instruction, WgmmaFamily):

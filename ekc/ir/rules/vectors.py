@@ -21,7 +21,7 @@ from ekc.ir.affine import (
     find_displacement,
 )
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, Limits
+from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, LaunchLimits
 from ekc.ir.lowering.buffers import MAX_ACCESS_BYTES, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree, StageNode, WriteNode
 from ekc.ir.refusal import Check, at_most, fits, requires
@@ -29,7 +29,7 @@ from ekc.ir.refusal import Check, at_most, fits, requires
 REGISTER_COPY_HINT = 'use pipeline(..., copy="register")'
 
 
-def check_vectors(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_vectors(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Vector copies and writes must have at most 16 bytes, be aligned, and end within the tile and tensor."""
     for node in kernel.nodes:
         if isinstance(node, StageNode):
@@ -129,7 +129,7 @@ def _list_steps(address: AffineForm, own: str) -> list[Extent]:
     return [c for a, c in address.terms if a != own] + [address.const]
 
 
-def check_async_copies(kernel: LaunchTree, limits: Limits) -> Iterator[Check]:
+def check_async_copies(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Every asynchronous copy of a launch needs an instruction that can do it."""
     for node in kernel.nodes:
         if isinstance(node, StageNode) and node.is_async:

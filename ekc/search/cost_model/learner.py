@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.metering_policy import (
     MeteringShare,
@@ -39,7 +39,7 @@ class Learner:
     """The models of one run."""
 
     peaks: Peaks
-    limits: Limits
+    limits: LaunchLimits
     seed: int
     max_slowdown: float
     method: SearchMethod = DEFAULT_METHOD

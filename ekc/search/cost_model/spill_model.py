@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import Resources
 from ekc.gaussian_process import normal_cdf
 from ekc.ir.hardware.memory import WARP
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.data.defaults import SPILLS
@@ -43,7 +43,7 @@ def count_needed_registers(resources: Sequence[Resources]) -> float:
 class SpillModel:
     """Model of the registers needed over the registers estimated, on a device with these limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LaunchLimits) -> None:
         self._limits = limits
         self._surrogate = Surrogate()
         self._max_log_error = 0.0

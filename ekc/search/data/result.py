@@ -23,7 +23,7 @@ from ekc.devices.device import Metering, Peaks, Timing
 from ekc.devices.metering.meter import IDLE_PERIOD_S, WARM_UP_PERIOD_S
 from ekc.devices.statistics import Interval
 from ekc.display import format_line
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.library_result import LibraryResult
@@ -160,7 +160,7 @@ class DeviceInfo:
     """How the inputs were filled."""
     peaks: Peaks | None = None
     """Ceilings of the roofline."""
-    limits: Limits | None = None
+    limits: LaunchLimits | None = None
 
     def __repr__(self) -> str:
         return format_line(self, f"{self.label}, {self.clock_regime or 'clocks unknown'}, {self.arch}")

@@ -18,7 +18,7 @@ from ekc.devices.device import Device, Quantities
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import make_model_inputs
@@ -124,7 +124,7 @@ def make_measured_set(source: str, candidates: Sequence[Candidate], device: Devi
     return MeasuredSet(source, good, figures, failures)
 
 
-def analyse_schedules(schedules: Sequence[Schedule], limits: Limits) -> Quantities:
+def analyse_schedules(schedules: Sequence[Schedule], limits: LaunchLimits) -> Quantities:
     """Analyse schedules. Returns arrays by quantity, with one entry per schedule."""
     columns = [analyse_program(s.program, limits) for s in schedules]
     return {name: np.concatenate([c[name] for c in columns]) for name in (columns[0] if columns else ())}

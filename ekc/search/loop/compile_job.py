@@ -21,7 +21,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.jobs import JOB_TIMEOUT_S
 from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
@@ -81,7 +81,7 @@ def read_versions() -> ToolchainVersions:
     return ToolchainVersions(compiler, generate.GENERATOR, __version__)
 
 
-def compile_schedule_json(schedule_json: str, arch: str, limits: Limits) -> CompiledKernel:
+def compile_schedule_json(schedule_json: str, arch: str, limits: LaunchLimits) -> CompiledKernel:
     """Compile a schedule given as JSON."""
     return compile_schedule(Schedule.from_json(schedule_json), arch, limits)
 
@@ -89,7 +89,7 @@ def compile_schedule_json(schedule_json: str, arch: str, limits: Limits) -> Comp
 def run_compile_job(
     schedule_json: str,
     arch: str,
-    limits: Limits,
+    limits: LaunchLimits,
     collect_facts: FactCollector | None,
     required_versions: ToolchainVersions,
 ) -> CompileResult:

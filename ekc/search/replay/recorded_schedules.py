@@ -17,7 +17,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, PriorFunction, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
@@ -34,7 +34,7 @@ MeasurementT = TypeVar("MeasurementT", Timing, Metering)
 class RecordedScheduleSpace:
     """The rows of a recording as genomes: a `ScheduleSpace`."""
 
-    def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: Limits) -> None:
+    def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: LaunchLimits) -> None:
         self.op, self.rows = op, rows
         self._quantities = analyse_schedules([row.schedule for row in rows], limits)
         self._neighbours = _find_neighbours(build_features(self._quantities))

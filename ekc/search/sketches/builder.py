@@ -14,7 +14,7 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
 from ekc.ir.divisions import find_quotient_period
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
@@ -240,7 +240,7 @@ def is_buildable(op: Operator, structure: Structure) -> bool:
     return True
 
 
-def has_legal_member(op: Operator, structure: Structure, limits: Limits) -> bool:
+def has_legal_member(op: Operator, structure: Structure, limits: LaunchLimits) -> bool:
     """Whether the schedule with the first value of every decision obeys all rules of a target."""
     return all(
         bool(np.all(check.ok)) for check in iterate_checks(_make_smallest_program(op, structure), limits)

@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.fusion import group_fusable_computes
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import CacheRead, ComputeAt, Hole, Pipeline, Unroll, Vectorize
@@ -92,14 +92,14 @@ class StagingRoute:
         return f"{self.tensor}:{path}"
 
 
-def derive_structures(op: Operator, limits: Limits) -> tuple[Structure, ...]:
+def derive_structures(op: Operator, limits: LaunchLimits) -> tuple[Structure, ...]:
     """Derive all structures of an operator on a target."""
     found = _combine_launches(op, limits)
     rewritten = [rule(op, limits, found, _combine_launches) for rule in (derive_split_k, derive_packed)]
     return (*found, *_derive_single_launch(op), *itertools.chain(*rewritten))
 
 
-def _combine_launches(op: Operator, limits: Limits) -> list[Structure]:
+def _combine_launches(op: Operator, limits: LaunchLimits) -> list[Structure]:
     """Structures with a launch for each sum: all structures of the largest, with one of every other."""
     launches = group_fusable_computes(op)
     per_launch = [
@@ -117,7 +117,7 @@ def _combine_launches(op: Operator, limits: Limits) -> list[Structure]:
     return found
 
 
-def _choose_minor_launch(options: list[Structure], compute: Compute, limits: Limits) -> Structure:
+def _choose_minor_launch(options: list[Structure], compute: Compute, limits: LaunchLimits) -> Structure:
     """Choose the structure of a launch that is not the largest. The last one over lanes, if the launch reads
     every element once and has fewer outputs than the device has threads; else the first."""
     reads_once = not any(_is_reused(compute, load) for load in ex.find_loads(compute.body))
@@ -126,7 +126,7 @@ def _choose_minor_launch(options: list[Structure], compute: Compute, limits: Lim
     return over_lanes[-1] if over_lanes and reads_once and has_few_outputs else options[0]
 
 
-def _derive_launch(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
+def _derive_launch(op: Operator, chain: ComputeChain, prefix: str, limits: LaunchLimits) -> list[Structure]:
     """Structures of one launch that can be built, those with `divide` first (rules 0 and 11)."""
     undivided = [s for s in _derive_candidates(op, chain, prefix, limits) if is_buildable(op, s)]
     unstaged = dict.fromkeys(StagingRoute(x.tensor, False) for x in ex.find_loads(chain[0].body))
@@ -135,7 +135,7 @@ def _derive_launch(op: Operator, chain: ComputeChain, prefix: str, limits: Limit
 
 
 def _derive_divided(
-    op: Operator, chain: ComputeChain, prefix: str, limits: Limits, undivided: list[Structure]
+    op: Operator, chain: ComputeChain, prefix: str, limits: LaunchLimits, undivided: list[Structure]
 ) -> list[Structure]:
     """Structures of one launch with its axes divided (rule 0); none where no read divides an axis."""
     compute = divide_compute(op, chain[0])
@@ -148,7 +148,9 @@ def _derive_divided(
     return [s for s in found if is_buildable(op, s) and has_legal_member(op, s, limits)]
 
 
-def _derive_candidates(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
+def _derive_candidates(
+    op: Operator, chain: ComputeChain, prefix: str, limits: LaunchLimits
+) -> list[Structure]:
     """Structures that rules 1 to 6 and 8 make of one launch; some may not be buildable."""
     compute = chain[0]
     reads = {x.tensor: x for x in ex.find_loads(compute.body)}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Pack, Tensorize
@@ -25,9 +25,9 @@ from ekc.search.sketches.tensor_cores import find_depth_axis
 
 def derive_packed(
     op: Operator,
-    limits: Limits,
+    limits: LaunchLimits,
     base_structures: Iterable[Structure],
-    derive: Callable[[Operator, Limits], list[Structure]],
+    derive: Callable[[Operator, LaunchLimits], list[Structure]],
 ) -> list[Structure]:
     """Derive the tensor-core structures of an operator whose inputs are copied first.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Hole, RFactor
@@ -26,9 +26,9 @@ from ekc.search.sketches.decisions import Decision
 
 def derive_split_k(
     op: Operator,
-    limits: Limits,
+    limits: LaunchLimits,
     base_structures: Iterable[Structure],
-    derive: Callable[[Operator, Limits], list[Structure]],
+    derive: Callable[[Operator, LaunchLimits], list[Structure]],
 ) -> list[Structure]:
     """Derive the structures of an operator whose largest sum is cut into parts.
 
@@ -46,7 +46,7 @@ def derive_split_k(
     return found
 
 
-def _choose_splits(compute: Compute, limits: Limits) -> list[tuple[Axis, int]]:
+def _choose_splits(compute: Compute, limits: LaunchLimits) -> list[tuple[Axis, int]]:
     """(longest reduction axis, number of parts) of each split; none where the outputs fill the device."""
     outputs = prod(a.extent for a in compute.spatial_axes)
     terms = prod(a.extent for a in compute.reduction_axes)

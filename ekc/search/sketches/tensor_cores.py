@@ -39,7 +39,7 @@ from ekc.ir.hardware.mma import (
     MmaInstruction,
     find_mma_instruction,
 )
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.hardware.wgmma import (
     MAX_STRIPS,
     STRIP_COLUMNS,
@@ -121,7 +121,9 @@ class ContractionRoles:
     """Axes fused into the rows, and axes fused into the columns; without those that are not fused."""
 
 
-def derive_tensor_core(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
+def derive_tensor_core(
+    op: Operator, chain: ComputeChain, prefix: str, limits: LaunchLimits
+) -> list[Structure]:
     """Structures of one launch with `mma`; none where its compute is no contraction that `mma` computes."""
     found = []
     for roles in find_roles(op, chain[0]):
@@ -302,7 +304,7 @@ def _add_bank_decision(builder: StructureBuilder, tensor: str) -> tuple[Hole, Ho
     return Hole(f"{name}.pad"), Hole(f"{name}.swizzle")
 
 
-def derive_warpgroup(op: Operator, chain: ComputeChain, prefix: str, limits: Limits) -> list[Structure]:
+def derive_warpgroup(op: Operator, chain: ComputeChain, prefix: str, limits: LaunchLimits) -> list[Structure]:
     """Structures of one launch with `wgmma`. None where the target or the element types have no `wgmma`, or
     where the smallest tile would be mostly padding."""
     if not (limits.group_products and limits.async_copies):

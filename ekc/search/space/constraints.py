@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.analysis.analysis import quantities
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.refusal import Check
@@ -71,7 +71,7 @@ class StructureEvaluator:
         self,
         op: Operator,
         structures: Sequence[Structure],
-        limits: Limits,
+        limits: LaunchLimits,
         sample: Mapping[str, NDArray[np.int64]],
     ) -> None:
         """`sample`: hole -> values of some genomes, with which the array operations are recorded."""

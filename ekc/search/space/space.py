@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import PriorFunction
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_model_inputs
@@ -35,7 +35,7 @@ class Space:
     def __init__(
         self,
         op: Operator,
-        limits: Limits,
+        limits: LaunchLimits,
         chosen_structures: tuple[Structure, ...] = (),
     ) -> None:
         self.op, self.limits = op, limits
@@ -172,7 +172,11 @@ class PopulationEvaluator:
     """Applies the rules and the analysis of the structures to whole populations."""
 
     def __init__(
-        self, op: Operator, limits: Limits, structures: Sequence[Structure], decisions: Sequence[Decision]
+        self,
+        op: Operator,
+        limits: LaunchLimits,
+        structures: Sequence[Structure],
+        decisions: Sequence[Decision],
     ) -> None:
         """`decisions`: those of all structures, in the order of the genes."""
         self._decisions, self._structure_count = decisions, len(structures)

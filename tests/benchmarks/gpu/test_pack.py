@@ -45,7 +45,7 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import RecordError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerThreads
 from tests.benchmarks.helpers import ROOT
@@ -173,7 +173,7 @@ def test_another_machine_makes_the_same_pack_from_the_predictions(
     monkeypatch.setattr(make, "_draw_all", lambda *_: pytest.fail("drew schedules"))
     kept, compiles = make.compile_schedule, []
 
-    def compile_otherwise(schedule: Schedule, arch: str, limits: Limits) -> CompiledKernel:
+    def compile_otherwise(schedule: Schedule, arch: str, limits: LaunchLimits) -> CompiledKernel:
         compiles.append(schedule.digest)
         return replace(kept(schedule, arch, limits), cubin=b"other code")
 

@@ -16,7 +16,7 @@ from ekc.codegen.compiled import Resources
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Timing
 from ekc.devices.measurement_json import measurement_to_json, timing_from_json
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
@@ -50,7 +50,7 @@ def _given(need: float, max_registers: int = 255) -> tuple[Resources, ...]:
 
 
 def _taught(rows: NDArray[np.float32], seed: int = 0) -> SpillModel:
-    model = SpillModel(Limits())
+    model = SpillModel(LaunchLimits())
     model.learn(rows, [_given(need) for need in _needs(rows)])
     return model
 
@@ -77,7 +77,7 @@ def test_feasibility_is_one_before_learning_and_far_from_the_limit() -> None:
     small = _rows(20)
     small[:, REGISTERS_COLUMN] = np.log2(41.0)
     np.testing.assert_array_equal(_taught(_rows(80)).predict_log_feasibility(small), 0.0)
-    assert SpillModel(Limits()).predict_log_feasibility(small[:0]).shape == (0,)
+    assert SpillModel(LaunchLimits()).predict_log_feasibility(small[:0]).shape == (0,)
 
 
 def test_feasibility_is_never_zero() -> None:

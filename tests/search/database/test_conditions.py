@@ -16,7 +16,7 @@ from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import describe_toolchain
 from ekc.errors import InvalidInput, ScheduleError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.database import query as choosing
 from ekc.search.database.conditions import describe_unused
@@ -93,7 +93,7 @@ def test_best_names_other_conditions_and_any_toolchain_compiles_and_marks_the_be
     compiled: list[tuple[str, str]] = []
     compile_schedule = choosing.compile_schedule
 
-    def compile_and_note(schedule: ekc.Schedule, arch: str, limits: Limits) -> CompiledKernel:
+    def compile_and_note(schedule: ekc.Schedule, arch: str, limits: LaunchLimits) -> CompiledKernel:
         compiled.append((schedule.digest, arch))
         return compile_schedule(schedule, arch, limits)
 

@@ -8,7 +8,7 @@ import pytest
 
 import ekc
 from ekc.ir.compute import Compute
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Bind, Divide, Pack, Split, Tensorize
 from ekc.search.sketches.divided_axes import divide_compute, make_divide_steps
@@ -67,7 +67,8 @@ def test_divide_steps_follow_from_the_expression(name: str) -> None:
     assert make_divide_steps(compute) == expected
     assert (divide_compute(op, compute) is compute) == (not expected)
     steps = {
-        s.name: tuple(x for x in s.steps if isinstance(x, Divide)) for s in derive_structures(op, Limits())
+        s.name: tuple(x for x in s.steps if isinstance(x, Divide))
+        for s in derive_structures(op, LaunchLimits())
     }
     assert {name for name, found in steps.items() if found} == {n for n in steps if n.endswith(" divided")}
     assert set(filter(None, steps.values())) == ({expected} if expected else set())
@@ -82,7 +83,7 @@ def test_divided_compute_has_two_axes() -> None:
 
 def test_groups_have_tensor_core_and_async_structures() -> None:
     def tensor_cores(op: Operator) -> list[str]:
-        structures = derive_structures(op, Limits())
+        structures = derive_structures(op, LaunchLimits())
         return [s.name for s in structures if any(isinstance(x, Tensorize) for x in s.steps)]
 
     assert tensor_cores(ekc.conv2d(1, 64, 5, 6, layout="NHWC", **HALF)) == [
@@ -93,7 +94,7 @@ def test_groups_have_tensor_core_and_async_structures() -> None:
 
 
 def test_groups_stored_channels_first_are_packed() -> None:
-    found = derive_structures(ekc.conv2d(1, 64, 5, 6, **HALF), Limits())
+    found = derive_structures(ekc.conv2d(1, 64, 5, 6, **HALF), LaunchLimits())
     packs = {tuple(x for x in s.steps if isinstance(x, Pack)) for s in found}
     assert packs == {(), (Pack("X", (0, 2, 3, 1)), Pack("W", (0, 2, 3, 1)))}
 
@@ -101,7 +102,7 @@ def test_groups_stored_channels_first_are_packed() -> None:
 @pytest.mark.parametrize("name", ["groups", "groups, last", "phases", "phases and groups"])
 def test_tiles_divide_groups_exactly(name: str) -> None:
     op, steps = CASES[name]
-    space = Space(op, Limits())
+    space = Space(op, LaunchLimits())
     assert len(sample_legal(space, 400)) >= 0.98 * 400
     inside = {f"{step.axis}.1": step.by for step in steps}
     cut = set[str]()
@@ -123,7 +124,7 @@ def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
         inputs={"x": (32, 128), "w": (64, 128), "s": (64, 4)},
         body=lambda x, w, s, i, j, k: x[i, k] * (w[j, k] * s[j, k // 32]),
     )
-    names = {s.name for s in derive_structures(op, Limits())}
+    names = {s.name for s in derive_structures(op, LaunchLimits())}
     for place in ("global", "shared"):
         assert f"x:shared+register w:shared+register s:{place}+register divided" in names
     assert "lanes" in names
@@ -133,7 +134,7 @@ def test_blockwise_scales_have_divided_and_undivided_structures() -> None:
 def test_short_groups_share_a_block() -> None:
     def blocks(terms: int) -> set[str]:
         op = ekc.conv2d(1, 4 * terms, 6, 6, out_channels=32, padding=1, groups=4)
-        tiled = next(s for s in derive_structures(op, Limits()) if s.name.endswith("register divided"))
+        tiled = next(s for s in derive_structures(op, LaunchLimits()) if s.name.endswith("register divided"))
         return {x.loop for x in tiled.steps if isinstance(x, Bind) and x.level == "block.x"}
 
     assert {"o.0.0"} <= blocks(8)
@@ -144,7 +145,9 @@ def test_short_groups_share_a_block() -> None:
 def test_axes_still_divided_are_not_tiled() -> None:
     op, _ = CASES["phases"]
     tiled = next(
-        s for s in derive_structures(op, Limits()) if s.name.startswith("X:shared+register W:shared+register")
+        s
+        for s in derive_structures(op, LaunchLimits())
+        if s.name.startswith("X:shared+register W:shared+register")
     )
     assert not [x for x in tiled.steps if isinstance(x, Split) and x.loop in ("p.1", "q.1")]
     levels = {x.loop: x.level for x in tiled.steps if isinstance(x, Bind)}
@@ -189,7 +192,7 @@ STRANGE: dict[str, Operator] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_unusual_indices_have_a_space(name: str) -> None:
-    space = Space(STRANGE[name], Limits())
+    space = Space(STRANGE[name], LaunchLimits())
     check_results(space, sample_legal(space, 300), most=3)
 
 
@@ -211,7 +214,7 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "phases fp16")) for name in OPERATORS],
 )
 def test_sampled_schedules_match_reference(name: str) -> None:
-    space = Space(OPERATORS[name](), Limits())
+    space = Space(OPERATORS[name](), LaunchLimits())
     legal = sample_legal(space, 400, seed=1)
     assert set(legal.structure) == set(range(len(space.structures)))
     check_results(space, legal, most=6)

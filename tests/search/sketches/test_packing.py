@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ekc
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule import Pack, Tensorize
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[ekc.Operator, tuple[Pack, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_packed_inputs_follow_from_the_expression(name: str) -> None:
     op, expected = CASES[name]
-    found = [s for s in derive_structures(op, Limits()) if any(isinstance(x, Pack) for x in s.steps)]
+    found = [s for s in derive_structures(op, LaunchLimits()) if any(isinstance(x, Pack) for x in s.steps)]
     assert bool(found) == bool(expected)
     for s in found:
         assert tuple(x for x in s.steps if isinstance(x, Pack)) == expected
@@ -59,7 +59,7 @@ def test_packed_inputs_follow_from_the_expression(name: str) -> None:
 
 def test_target_without_tensor_cores_packs_nothing() -> None:
     op, _ = CASES["channels first"]
-    assert not [s for s in derive_structures(op, Limits(tensor_cores=False)) if "packed" in s.name]
+    assert not [s for s in derive_structures(op, LaunchLimits(tensor_cores=False)) if "packed" in s.name]
 
 
 def test_other_sums_are_not_packed() -> None:
@@ -72,7 +72,7 @@ def test_other_sums_are_not_packed() -> None:
         body=lambda Y, V, zo, zp, zq, zc: Y[0, zc, zp, zq] * V[zo, zc],
         dtype="float16",
     )
-    found = [s for s in derive_structures(both, Limits()) if s.name.startswith("packed ")]
+    found = [s for s in derive_structures(both, LaunchLimits()) if s.name.startswith("packed ")]
     assert found
     assert all("Y/tensor" in s.name for s in found)
 
@@ -80,7 +80,7 @@ def test_other_sums_are_not_packed() -> None:
 @pytest.mark.parametrize("dtype", ["float16", pytest.param("int8", marks=pytest.mark.exhaustive)])
 def test_packed_schedule_matches_reference(dtype: str) -> None:
     op = ekc.conv2d(1, 16, 6, 10, out_channels=24, kernel=3, padding=1, dtype=dtype)
-    space = Space(op, Limits())
+    space = Space(op, LaunchLimits())
     packed = [i for i, s in enumerate(space.structures) if s.name.startswith("packed ")]
     legal = sample_legal(space, 400, among=packed, most=8)
     assert len(legal) >= 4

@@ -7,13 +7,13 @@ import re
 import pytest
 
 import ekc
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.sketches.multi_level_tiling import derive_structures
 
-A100 = Limits(sms=108)
+A100 = LaunchLimits(sms=108)
 
 
-def parts(op: ekc.Operator, limits: Limits = A100) -> set[tuple[int, str]]:
+def parts(op: ekc.Operator, limits: LaunchLimits = A100) -> set[tuple[int, str]]:
     """(axis, number of parts) of each split among the structures."""
     found = (re.match(r"(\d+) parts of (\w+), ", s.name) for s in derive_structures(op, limits))
     return {(int(x[1]), x[2]) for x in found if x}
@@ -41,7 +41,7 @@ def test_splits_follow_from_the_expression(name: str) -> None:
 
 def test_larger_device_has_more_parts() -> None:
     op = ekc.matmul(256, 256, 16384)
-    assert max(parts(op)) < max(parts(op, Limits(sms=132 * 4)))
+    assert max(parts(op)) < max(parts(op, LaunchLimits(sms=132 * 4)))
 
 
 def test_split_structures_have_the_tiles_of_the_unsplit_ones() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import Refusal, ScheduleError
-from ekc.ir.hardware.target import Limits
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
@@ -96,7 +96,7 @@ def _dtype(draw: Any) -> str:
 KINDS = (_matmul, _batch, _conv, _band, _largest, _epilogue)
 
 
-def sample_deep(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
+def sample_deep(op: Operator, seed: int, limits: LaunchLimits) -> list[Schedule]:
     """Random legal schedules, at most `EACH`, of the structures with enough steps."""
     space, random = Space(op, limits), np.random.default_rng(seed)
     deep = np.array([len(s.steps) >= DEPTH for s in space.structures])
@@ -110,7 +110,7 @@ def sample_deep(op: Operator, seed: int, limits: Limits) -> list[Schedule]:
 def deep_schedules(draw: st.DrawFn) -> list[Schedule]:
     """Strategy: a small operator with random schedules of its space, each of 15 steps or more."""
     op = draw(st.sampled_from(KINDS))(draw)
-    schedules = sample_deep(op, draw(st.integers(0, 2**20)), Limits(threads_per_block=64))
+    schedules = sample_deep(op, draw(st.integers(0, 2**20)), LaunchLimits(threads_per_block=64))
     for schedule in schedules:
         assert len(schedule.steps) >= DEPTH, schedule.to_python()
     return schedules
@@ -159,16 +159,16 @@ def _complete(refusal: Refusal) -> None:
 @pytest.mark.parametrize(
     "tight",
     [
-        Limits(threads_per_block=2),
-        Limits(shared_bytes_per_block=16),
-        Limits(registers_per_thread=25),
-        Limits(grid_x=1),
+        LaunchLimits(threads_per_block=2),
+        LaunchLimits(shared_bytes_per_block=16),
+        LaunchLimits(registers_per_thread=25),
+        LaunchLimits(grid_x=1),
     ],
 )
 @pytest.mark.parametrize(
     "make", [o.matmul(13, 24, 9), o.conv2d(1, 4, 8, 8, out_channels=8, kernel=3, padding=1)]
 )
-def test_refusals_name_rule_need_limit_and_nearest(make: Operator, tight: Limits) -> None:
+def test_refusals_name_rule_need_limit_and_nearest(make: Operator, tight: LaunchLimits) -> None:
     space, random = Space(make, tight), np.random.default_rng(0)
     raw, refused = space.sample(random, 60), 0
     for row in range(len(raw)):
