@@ -84,7 +84,7 @@ def test_c_interface_asks_for_the_workspace(tmp_path: Path) -> None:
     assert kernel.workspace_bytes == 16 * 64 * 4
     text = export_sample(schedule, tmp_path).read_text()
     assert "void* between_0 = static_cast<char*>(workspace) + 0; // y_parts[" in text
-    assert ", 4096, 0, " in (tmp_path / "src/matvec.cpp").read_text()
+    assert ", 4096, 0, " in (tmp_path / "src/tables.h").read_text()
     assert "&tensor_0, &tensor_1, &between_0 }" in text
     assert "&between_0, &tensor_2 }" in text
     assert (kernel.flops, kernel.min_bytes) == (schedule.op.flops, schedule.op.min_bytes)

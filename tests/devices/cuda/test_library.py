@@ -27,6 +27,7 @@ from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.runtime.verify import verify_library_kernel
 from ekc.search import run
 from ekc.search.data.defaults import MEASURING
+from ekc.search.data.selection import SelectionRule
 from ekc.search.data.trial import Trial
 from ekc.search.database.database import RecordStore
 from ekc.search.loop import finals, library_contender, task
@@ -302,7 +303,7 @@ def test_faster_library_is_reported_and_does_not_win(
 
 
 def contend(device: CudaDevice, objective: str, repeats: int) -> LibraryContender:
-    contender = LibraryContender(OP, Measurer(device, RecordStore(None)), objective, 0.05)
+    contender = LibraryContender(OP, Measurer(device, RecordStore(None)), SelectionRule(objective))
     contender.choose(lambda: True)
     for repeat in range(repeats):
         contender.measure(repeat, False)
@@ -333,14 +334,14 @@ def test_library_that_fails_says_why(libraries: tuple[Path, ...]) -> None:
     result, note = contender.make_result(Trial(START, "", "ok", latency_s=10e-6), in_turn=True)
     assert result is None
     assert note.startswith("no algorithm of 3 works: cuBLASLt 13.1.2, algorithm 1: cuda:0: cublasLtMatmul: ")
-    unfinished = LibraryContender(OP, Measurer(device, RecordStore(None)), "latency", 0.05)
+    unfinished = LibraryContender(OP, Measurer(device, RecordStore(None)), SelectionRule("latency"))
     assert unfinished.make_result(Trial(START, "", "ok"), in_turn=True) == (None, unfinished.note)
     assert unfinished.note == "not measured, because the run ended before"
     device.close()
 
 
 def test_simulated_device_runs_no_library() -> None:
-    contender = LibraryContender(OP, Measurer(devices.open("a100"), RecordStore(None)), "energy", 0.05)
+    contender = LibraryContender(OP, Measurer(devices.open("a100"), RecordStore(None)), SelectionRule())
     contender.choose(lambda: True)
     contender.measure(1, True)
     assert contender.make_result(Trial(START, "", "ok"), in_turn=True) == (None, contender.note)
