@@ -1,4 +1,4 @@
-"""Gaussian process regression: what noisy values of a function say of it at other points, and how surely.
+"""Gaussian process regression: a function from noisy values at some points, with standard deviations.
 
 One class for all of ekc. Its users differ in covariance, mean and noise, which they compute themselves:
 
@@ -29,8 +29,8 @@ _TAIL_PROBABILITY = 0.5 * math.erfc(-_TAIL_Z_SCORE / math.sqrt(2))
 
 
 class GaussianProcess:
-    """A Gaussian process after its observations. The prior covariances of what is asked for with what was
-    observed, `cross[m, n]`, say which points are asked for; any linear function of the process is a point.
+    """A Gaussian process after its observations. A query is the prior covariance of its m points with the n
+    observed ones, `cross[m, n]`; a point may be any linear function of the process.
 
     `covariance[n, n]`: prior covariance of the observed values, noise included. Raises
     `numpy.linalg.LinAlgError` where it is not positive definite. `values[n]`: the observed values, less their

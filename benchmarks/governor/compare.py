@@ -7,8 +7,8 @@ Each job (six kinds, two simulated cards, as many seeds of each) runs from its f
 each governor. Its joules and seconds, measuring and searching included, are compared with the same job at
 the driver's default. Jobs of seeds 0 to 7 were used while the governor was built; the models of
 GPOEO are trained on seeds 1000 to 1011. `regret.py` splits what the oracle saved and a governor did not by
-what the governor was doing. All of it is simulated: jobs and cards answer to clocks as recordings of real
-ones do (`ekc/governor/simulation/random_jobs.py`).
+the task of the governor at that time. All of it is simulated: jobs and cards respond to clocks as
+recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 """
 
 from __future__ import annotations

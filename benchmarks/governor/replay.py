@@ -119,8 +119,8 @@ def search_sweep(
 def replay_sweep(sweep: Sweep, policy: Policy, noise: float, rng: np.random.Generator) -> ReplayResult:
     """Search one sweep and judge the choice by the recording."""
     search, readings = search_sweep(sweep, policy, noise, rng)
-    gear = search.choose_value(readings)
-    chosen = len(sweep.limit) - 1 if gear is None else int(np.searchsorted(sweep.limit, gear))
+    value = search.choose_value(readings)
+    chosen = len(sweep.limit) - 1 if value is None else int(np.searchsorted(sweep.limit, value))
     count = len(readings.default_readings) + len(readings.other_readings) - 1
     return make_result(sweep, policy, chosen, count)
 

@@ -9,8 +9,8 @@ from benchmarks.gpu.items import CHECKED, DTYPES
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.sampling import sample_schedules
 from ekc.errors import EkcError, InvalidInput
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerProcesses, count_cores

@@ -28,8 +28,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Timing
 from ekc.devices.recording import read_recording
 from ekc.errors import EkcError
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.database.database import RecordStore, to_canonical_json
 

@@ -28,7 +28,7 @@ from ekc.devices.metering.meter import CompletedCalls
 from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import compute_library_tolerance, draw_compared_indices
 from ekc.version import __version__
 

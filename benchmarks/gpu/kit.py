@@ -21,7 +21,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.device import Device
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import count_cores
 from ekc.runtime.verify import verify, verify_if_executable

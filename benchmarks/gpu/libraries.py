@@ -8,7 +8,7 @@ from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.device import LibraryDevice
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import WRONG_RESULT, verify_library_kernel
 
 MAX_ALGORITHMS = 16

@@ -34,9 +34,9 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Metering, Timing
 from ekc.devices.recording import Recording, RecordingWriter, read_recording
 from ekc.errors import EkcError, RecordError
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.hardware.target import parse_arch_number
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import count_cores

@@ -15,7 +15,7 @@ from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.devices.cuda.timing import choose_graph_calls
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 
 WARM_UP_CALLS = 3
 DTYPES = ("float32", "tf32", "float16", "bfloat16")

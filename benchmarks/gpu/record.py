@@ -13,8 +13,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.recording import RecordedRow, RecordingWriter, read_recording
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.defaults import MEASURING

@@ -22,8 +22,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.statistics import Difference
 from ekc.errors import EkcError, RecordError
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.tables import format_table

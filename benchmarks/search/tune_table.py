@@ -21,8 +21,8 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.analytic_prior import ANALYTIC
 from ekc.errors import EkcError
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
 from ekc.search.data.trial import Trial
 from ekc.search.tuning_result import TuningResult

@@ -51,8 +51,8 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     """
     import ekc
     from ekc import devices
-    from ekc.ir.interpreter.compare import DATA_SEED
-    from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+    from ekc.ir.comparison.compare import DATA_SEED
+    from ekc.ir.comparison.tolerance import ReferenceEvaluator
     from ekc.runtime.verify import verify
 
     found, device = source.find_schedule(), devices.open(source.target)

@@ -193,7 +193,7 @@ def describe_execution(checked: LaunchCheck) -> dict[str, Any]:
 
 def format_counts(facts: dict[str, Any]) -> dict[str, str]:
     """Name -> text of each fact of `describe_execution`; counts are over the blocks that ran."""
-    from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
+    from ekc.ir.comparison.compare import INT32_WRAP_NOTE
 
     counters = facts["counters"]
     classes = sorted(counters["warp_instructions"].items(), key=lambda item: -item[1])

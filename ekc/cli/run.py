@@ -31,8 +31,8 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
     import ekc
     from ekc import devices
     from ekc.devices.device import ExecutionDevice, check_device_memory
-    from ekc.ir.interpreter.compare import describe_input_policy
-    from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+    from ekc.ir.comparison.compare import describe_input_policy
+    from ekc.ir.comparison.tolerance import ReferenceEvaluator
     from ekc.runtime.verify import verify, verify_if_executable
 
     found, device = source.find_schedule(), devices.open(source.target)
@@ -75,7 +75,7 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
 def _format_report(
     verdict: Verdict, device_verdict: DeviceVerdict | None, inputs: str, seed: int, executed_by: str
 ) -> str:
-    from ekc.ir.interpreter.compare import INT32_WRAP_NOTE
+    from ekc.ir.comparison.compare import INT32_WRAP_NOTE
     from ekc.runtime.verify import WRONG_RESULT
 
     complete = all(x.agreement.complete for x in verdict.launches)

@@ -34,7 +34,8 @@ MAX_REMEMBERED = 64
 REFERENCE_LOOK_COUNT = 4
 """Number of looks that make the first reference."""
 MAX_UNEXPECTED_USE = 0.15
-"""Relative difference of use beyond that of a value or two: the job changed when the reference was made."""
+"""Relative difference of use beyond that of one or two offered values: the job changed when the reference was
+made."""
 MAX_LOOKS = 6
 """Most looks that are averaged where single ones scatter too much."""
 MIN_BEATS_FOUND = 3

@@ -280,7 +280,7 @@ class LimitSearch:
         return max(0, min(below, int(np.searchsorted(self.values, base / (1 + factor * farthest)))))
 
     def list_tried_values(self, readings: PhaseReadings) -> Values:
-        """OfferedSettings measured so far at this memory clock."""
+        """Values measured so far at this memory clock."""
         points = self.control.select_readings(readings, self.memory_mhz)
         return np.array([self.control.get_value(r.settings) for r in points], float)
 

@@ -105,7 +105,7 @@ MAX_DEADLINE_SLOWDOWN = 1.0
 """Largest slowdown however far the deadline is: least energy never needs half the speed."""
 
 MIN_BUDGET_SHARE = 0.8
-"""Share of the policy's slowdown below which a search had a reduced budget. It then measured no offered that
+"""Share of the policy's slowdown below which a search had a reduced budget. It then measured no settings that
 use the full budget, and is repeated once that is available."""
 MIN_DEADLINE_BUDGET = 0.02
 """Slowdown that a deadline must allow before a search is repeated with it."""

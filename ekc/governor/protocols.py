@@ -36,7 +36,7 @@ class Actuator(Protocol):
         others have set."""
 
     def taken_limits(self) -> frozenset[Limit]:
-        """Limits that others have set meanwhile; they are theirs, and not in `offered` any more."""
+        """Limits that others have set meanwhile; they are theirs, and not in `list_offered` any more."""
 
 
 class Probe(Protocol):
@@ -67,7 +67,7 @@ class Probe(Protocol):
 
 
 class NullActuator:
-    """Actuator of a job that gets advice only, on the `offered` of the card: nothing can be set."""
+    """Actuator of a job that gets advice only. `offered`: what the card has; nothing can be set."""
 
     label = "nothing (advice only)"
 

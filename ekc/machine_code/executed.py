@@ -79,8 +79,8 @@ def count_runs(
         is_left &= ~guarded
         if some := amounts[guarded].sum():
             runs[guarded] *= np.clip((ptx.amounts[place] - amounts[~guarded].sum()) / some, 0.0, 1.0)
-    # Only padding follows the branch to itself at the end of a function, which no warp reaches.
-    padding = min((branch for branch, target in code.targets.items() if branch == target), default=len(runs))
+    # No warp reaches the branch to itself at the end of a function, nor the padding behind it.
+    padding = max((branch for branch, target in code.targets.items() if branch == target), default=len(runs))
     runs[padding:] = 0.0
     return runs
 

@@ -14,8 +14,8 @@ from ekc.codegen.compiled import CompiledKernel, Launch
 from ekc.emulator import Report, launch
 from ekc.emulator.memory import Index
 from ekc.emulator.paged_memory import PAGE_BYTES, LoadedArray, PagedSource, Pages
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.compute import TensorSpec
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.random_arrays import InputTensor, RandomTensor, WrittenOutput
 from ekc.runtime.execute import BLANK_WORDS, compute_instruction_limit

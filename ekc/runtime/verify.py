@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import ExecutionDevice, LibraryDevice, OutputSelection
 from ekc.emulator import Finding, Report
-from ekc.ir.dtypes import FLOAT32
-from ekc.ir.interpreter.compare import (
+from ekc.ir.comparison.compare import (
     OutputComparison,
     compare_output,
     count_output_tiles,
@@ -34,8 +33,9 @@ from ekc.ir.interpreter.compare import (
     list_compared_positions,
     sample_blocks,
 )
-from ekc.ir.interpreter.edge_values import EdgeComparison, EdgeReference, needs_edge_values
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.edge_values import EdgeComparison, EdgeReference, needs_edge_values
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
+from ekc.ir.dtypes import FLOAT32
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree

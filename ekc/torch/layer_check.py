@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from ekc.errors import InvalidInput, KernelFault
+from ekc.ir.comparison.tolerance import ReferenceEvaluator, overflow_to_infinity
 from ekc.ir.dtypes import TF32, DType
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, overflow_to_infinity
 from ekc.models.graph import Node
 from ekc.models.model import FusedGraph, LayerCall
 from ekc.models.torch_reader.program import split_examples

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.items import Item
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 
 ROOT = Path(__file__).parents[2]
 """Folder of the repository."""

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common import clblast, estimated
 from ekc.devices.simulated.launch_counts import AccessGroup, profile_kernel
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.runtime.execute import execute
 
 SIDE = 128

@@ -51,7 +51,7 @@ def test_run_samples_blocks_of_a_large_grid(cli: CommandLine) -> None:
 
 
 def test_run_has_status_1_for_a_wrong_result(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ekc.ir.interpreter.tolerance.estimate_rounding", lambda compute, scale, stored: 0.0)
+    monkeypatch.setattr("ekc.ir.comparison.tolerance.estimate_rounding", lambda compute, scale, stored: 0.0)
     assert "DOES NOT AGREE" in cli(RUN, status=1).out
 
 

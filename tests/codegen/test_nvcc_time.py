@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from ekc.codegen.generate import compile_schedule, generate
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.hardware.target import LaunchLimits, find_capabilities, restrict_to_arch
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.models.layer_file import from_layers
 from ekc.runtime.verify import verify

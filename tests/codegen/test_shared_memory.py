@@ -12,8 +12,8 @@ from ekc import devices
 from ekc.codegen.emit.names import POOL_NAME, count_dynamic_shared_bytes
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.hardware.target import STATIC_SHARED_BYTES, LaunchLimits, find_capabilities
-from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute

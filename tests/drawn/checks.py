@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
-from ekc.ir.interpreter.compare import sample_blocks
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import sample_blocks
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.printer import format_program

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule, generate
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.dtypes import round_to_tf32
-from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute

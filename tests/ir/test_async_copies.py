@@ -100,6 +100,19 @@ def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
     assert nearest in refusal.nearest
 
 
+@pytest.mark.parametrize("copy", ["register", "async"])
+def test_rounds_of_a_pipelined_copy_are_refused(copy: str) -> None:
+    """A pipeline writes out all rounds, so the number would do nothing."""
+    s = Schedule(o.matmul(8, 8, 64)).split("k", (16,)).reorder("k.0", "i", "j", "k.1").cache_write("C")
+    s = s.cache_read("A", "shared", at="k.0", unroll=2)
+    enforce_rules(s.program, LaunchLimits())
+    words = (
+        "copy A.shared: 2 rounds to unroll, must be 0, as k.0 is pipelined and writes out all rounds; use 0"
+    )
+    with pytest.raises(ScheduleError, match=words):
+        enforce_rules(s.pipeline("k.0", stages=2, copy=copy).program, LaunchLimits())
+
+
 @pytest.mark.parametrize(
     "schedule",
     [

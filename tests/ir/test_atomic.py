@@ -7,8 +7,8 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
+from ekc.ir.comparison.compare import sample_blocks
 from ekc.ir.hardware.target import LaunchLimits
-from ekc.ir.interpreter.compare import sample_blocks
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import iterate_checks

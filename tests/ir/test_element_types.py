@@ -17,6 +17,7 @@ import ekc.ir.operators as o
 from ekc.emulator.numerics.half import tf32_round
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.dtypes import (
     DTYPE_NAMES,
     FLOAT32,
@@ -27,7 +28,6 @@ from ekc.ir.dtypes import (
     parse_dtype,
     round_to_tf32,
 )
-from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.types import TRIPLES, Types
 from tests.ir.interpret import convert_values, interpret_program

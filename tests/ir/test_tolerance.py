@@ -10,8 +10,8 @@ import pytest
 import ekc
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, ReferenceValues, list_all_indices
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator, ReferenceValues, list_all_indices
 from ekc.ir.operator import Operator
 from ekc.ir.reference import read_padded
 from ekc.ir.schedule.schedule import Schedule

@@ -96,6 +96,18 @@ def test_loop_that_ptxas_unrolls_runs_less_often(arch: str) -> None:
     assert runs[loads].sum() == runs[code.find("FFMA")].sum() == pytest.approx(300)
 
 
+def test_only_padding_at_the_end_never_runs() -> None:
+    """A loop without an end is a branch to itself as well."""
+    text = """extern "C" __global__ void k(const float* in, float* out, int n) {
+        if (n == 7) for (;;) asm volatile("");
+        out[threadIdx.x] = in[threadIdx.x] + in[threadIdx.x + 32] * n; }"""
+    code, runs = count(text, "k", "sm_80")
+    assert sum(branch == target for branch, target in code.targets.items()) == 2
+    assert runs[code.find("LDG")].tolist() == [1, 1]
+    assert runs[code.find("STG")].tolist() == [1]
+    assert (runs[-1], code.opcodes[-1]) == (0, 0x118)
+
+
 def test_atomics_are_listed() -> None:
     text = """extern "C" __global__ void k(const float* in, float* out, int* n) {
         #pragma unroll 1

@@ -7,7 +7,7 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
 from tests.codegen.samples import argmax_over_lanes
 from tests.drawn.checks import run_everywhere

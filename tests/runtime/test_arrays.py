@@ -14,7 +14,7 @@ import pytest
 
 import ekc
 from ekc.errors import InvalidInput
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime.kernel import Kernel
 

@@ -15,8 +15,8 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import compute_work
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import execute
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT, verify, verify_on_device

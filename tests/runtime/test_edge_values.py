@@ -9,10 +9,10 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.edge_values import EdgeReference, make_edge_inputs
+from ekc.ir.comparison.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.expr import Expr
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.edge_values import EdgeReference, make_edge_inputs
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import WrittenOutput
 from ekc.ir.schedule.naive import make_naive_schedule

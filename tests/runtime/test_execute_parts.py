@@ -19,10 +19,10 @@ from ekc.emulator import launch
 from ekc.emulator import plan as planning
 from ekc.emulator.access_survey import survey_accesses
 from ekc.emulator.paged_memory import PAGE_BYTES, BlankArray, LoadedArray
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.compute import TensorSpec
 from ekc.ir.dtypes import DTYPE_NAMES, parse_dtype
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -97,7 +97,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 import ekc
 from ekc.runtime.verify import verify
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.naive import make_naive_schedule
 n = 10 * 2**30
 op = ekc.compute("scale", axes={"i": n}, inputs={"A": (n,)}, body=lambda A, i: A[i] * 2, dtype="float16")

@@ -19,8 +19,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.ir import expr as ex
 from ekc.ir.analysis.analysis import quantities
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.hardware.target import LaunchLimits, restrict_to_arch
-from ekc.ir.interpreter.compare import make_random_input_arrays
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ptx.counting.counts import count_instructions

@@ -8,8 +8,8 @@ import pytest
 import ekc
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
-from ekc.ir.interpreter.compare import describe_input_policy, make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import describe_input_policy, make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.codegen.samples import product_over_lanes

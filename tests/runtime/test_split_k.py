@@ -14,8 +14,8 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import compute_work
 from ekc.errors import ScheduleError
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.hardware.target import LaunchLimits
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import WRONG_RESULT, verify_on_device

@@ -10,9 +10,9 @@ import pytest
 
 import ekc
 from ekc.codegen.generate import compile_schedule
+from ekc.ir.comparison.compare import make_random_input_arrays
+from ekc.ir.comparison.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.expr import Expr, sqrt
-from ekc.ir.interpreter.compare import make_random_input_arrays
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule

@@ -12,8 +12,8 @@ import ekc
 import ekc.ir.expr as ex
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError, KernelFault
-from ekc.ir.interpreter.compare import make_random_input_arrays, sample_blocks
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import make_random_input_arrays, sample_blocks
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule

@@ -20,7 +20,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.schedule import Schedule

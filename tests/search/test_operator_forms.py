@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.operator import Operator, operator_from_json
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.ir.interpret import interpret_program

@@ -16,10 +16,10 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.codegen.library.kernels import Bundle, lay_out_workspace
 from ekc.codegen.render import clean_comment, format_text_words
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.compute import Axis, Compute
 from ekc.ir.hardware.target import parse_arch_number
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.operator import Operator

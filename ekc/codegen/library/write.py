@@ -30,7 +30,7 @@ from ekc.version import __version__
 LICENSE = "0BSD"
 """License of the generated files: no conditions at all."""
 SOURCES = Path(__file__).with_name("sources")
-"""C++ files that all libraries have alike; the generated `names.h` has their names."""
+"""C++ files that are the same in all libraries; the generated `names.h` has the names of one."""
 _KERNELS_HEADS = tuple(
     f"// SPDX-License-Identifier: {LICENSE}\n// {what} of ekc_".encode()
     for what in ("Kernels", "Machine code of kernels")

@@ -52,8 +52,8 @@ from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.display import format_line
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
+from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.hardware.target import make_arch, parse_arch_number
-from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker

@@ -19,8 +19,8 @@ from ekc.devices.cuda.messages import Work
 from ekc.devices.cuda.nvidia_libraries import NvidiaLibrary, open_library
 from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
+from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.compute import TensorSpec
-from ekc.ir.interpreter.compare import DATA_SEED
 from ekc.ir.random_arrays import InputTensor, make_random_tensors
 
 WORKSPACE = "workspace of a library"

@@ -169,7 +169,7 @@ def compute_similarities(signals: SignalViews, parts: Sequence[float]) -> list[l
     """Self-similarities for each of `parts` and each signal, at lags from 1.5 readings to half the signal.
 
     Signals are compared after averaging over at least half and at most all of one `parts`-th of the lag.
-    Iterations of slightly different length then still look alike, and noise has less influence at longer
+    Iterations of slightly different length then still correlate, and noise has less influence at longer
     lags. Few parts tolerate more, many parts distinguish more.
     """
     longest = signals.values.shape[1] // 2

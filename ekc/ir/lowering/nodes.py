@@ -41,9 +41,9 @@ class LoopNode:
     @property
     def copies(self) -> Extent:
         """Iterations that are written out; 1 where their number is left to the compiler."""
-        if self.must_unroll:
-            return self.loop.extent
-        return min_extent(max_extent(self.loop.unroll, 1), self.loop.extent)
+        return min_extent(
+            self.loop.extent if self.must_unroll else max_extent(self.loop.unroll, 1), self.loop.extent
+        )
 
 
 @dataclass(frozen=True, eq=False)

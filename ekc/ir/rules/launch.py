@@ -99,6 +99,15 @@ def check_unrolled_size(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Ch
     yield at_most("unrolling", n, MAX_STATEMENTS, "statements", "use a smaller unroll factor or tile")
 
 
+def check_copy_rounds(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
+    """A pipelined loop writes out all rounds of its copies, so a staging there has no number of its own."""
+    for one in kernel.nest.stagings:
+        if one.at is not None and not (isinstance(one.unroll, int) and one.unroll == 0):
+            ok = (np.asanyarray(one.unroll) == 0) | (np.asanyarray(kernel.nest.find_loop(one.at).stages) == 1)
+            limit = f"must be 0, as {one.at} is pipelined and writes out all rounds"
+            yield fits(f"copy {one.name}", ok, one.unroll, limit, "0", "rounds to unroll")
+
+
 def check_block_order(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Block loops must be outside of serial loops."""
     outer: str | None = None
@@ -204,6 +213,7 @@ LAUNCH_RULES: tuple[LaunchRule, ...] = (
     check_shared_memory,
     check_registers,
     check_unrolled_size,
+    check_copy_rounds,
     check_block_order,
     check_accumulator_type,
     check_atomics,

@@ -52,7 +52,7 @@ class CacheRead(Step):
     integer instructions for each read, few where a lane reads full chunks. `panel=64` (lines of 128 bytes)
     stores the first line of every row before the second line of any row, as wgmma needs it. Threads copy a
     shared tile in rounds, of which `unroll` are written out: all up to 8 by default, else 4. A pipeline
-    writes all of them out. A "fragment" is
+    writes all of them out; rules refuse another number there. A "fragment" is
     spread over the lanes of a warp, for `tensorize`. It is filled from a shared copy, and the instruction
     fixes its layout. Where several computes read the tensor, the loop `at` selects one; `reader`, the name of
     its output, selects it without a loop. Halide and TVM call it cache_read too, Exo stage_mem. Refuses: an
@@ -102,11 +102,10 @@ class CacheRead(Step):
 
     def _make_unroll_check(self, rule: str) -> Check:
         """The check that only a copy by all threads, in shared memory, has rounds to unroll."""
-        rounds = np.asanyarray(self.unroll)
-        if self.scope == "shared":
-            return at_least(rule, self.unroll, 0, "rounds to unroll")
+        rounds, is_shared = np.asanyarray(self.unroll), self.scope == "shared"
+        limit = "must be 0 or more" if is_shared else "must be 0 outside of shared memory"
         return fits(
-            rule, rounds == 0, self.unroll, "must be 0 outside of shared memory", "0", "rounds to unroll"
+            rule, rounds >= 0 if is_shared else rounds == 0, self.unroll, limit, "0", "rounds to unroll"
         )
 
     def _make_swizzle_check(self, rule: str) -> Check:

@@ -236,13 +236,14 @@ def _apply_checked(program: Program, steps: tuple[Step, ...]) -> Program:
 
 def _warn_of_repeated_sum(program: Program, vthread: str) -> None:
     nest = program.find_nest(vthread, "bind")
-    inside = nest.loops[[x.name for x in nest.loops].index(vthread) + 1 :]
-    sums = [x.name for x in inside if x.is_reduction and x.is_serial]
-    count = nest.find_loop(vthread).extent
-    if sums and count > 1:
-        problem = f"vthread {vthread} is outside of reduction loop {sums[0]}, which runs {count} times"
-        remedy = f"with the copies in it; to stage once, reorder {vthread} behind {sums[-1]}"
-        warnings.warn(f"bind: {problem}, {remedy}", stacklevel=3)
+    loop = nest.find_loop(vthread)
+    sums = [x.name for x in nest.loops[nest.loops.index(loop) :] if x.is_reduction and x.is_serial]
+    if sums and loop.extent > 1:
+        warnings.warn(
+            f"bind: vthread {vthread} is outside of reduction loop {sums[0]}, which runs {loop.extent} "
+            f"times, with the copies in it; to stage once, reorder {vthread} behind {sums[-1]}",
+            stacklevel=3,
+        )
 
 
 def _list_to_tuple(value: Any) -> Any:

@@ -9,8 +9,8 @@ That takes the registers at the start of every trip. They are found by a guess: 
 each register grows, and once the trips have run, each must have ended as the next one began. Where a register
 grows unevenly, the trips are followed one after another.
 
-A branch on data in memory is taken both ways, every other branch as its condition says. See `Threads` for
-what is known of a launch.
+A branch on data in memory is taken both ways, every other branch as its condition says. `Threads` has
+the known facts of a launch.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from itertools import pairwise
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering
 from ekc.errors import DeviceError, EkcError, ToolchainError
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import verify, verify_if_executable

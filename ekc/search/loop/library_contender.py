@@ -11,8 +11,8 @@ from typing import Any
 
 from ekc.devices.device import LibraryDevice, Metering, Timing
 from ekc.errors import DeviceError
-from ekc.ir.interpreter.compare import DATA_SEED
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.compare import DATA_SEED
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import WRONG_RESULT, verify_library_kernel
 from ekc.search.data.defaults import MEASURING

@@ -17,7 +17,7 @@ import ekc
 from ekc.devices.cuda import call
 from ekc.devices.cuda.device_arrays import find_widest_access
 from ekc.errors import DeviceError, InvalidInput
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime.kernel import Kernel
 from tests.scripted.cuda.arrays import ByDlpack, OnGpu

@@ -20,7 +20,7 @@ from ekc.devices.cuda.library_kernel import Convolution, LibraryKernel, MatrixPr
 from ekc.devices.cuda.messages import AlgorithmsReply, AlgorithmsRequest
 from ekc.devices.cuda.nvidia_libraries import CublasLt, Cudnn, NvidiaLibrary
 from ekc.errors import DeviceError, InvalidInput
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.child import ChildProcess, RemoteWorker

@@ -13,7 +13,7 @@ from ekc.devices.cuda import output_samples
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import LoadableKernel, SampleRequest
 from ekc.devices.device import OutputSample, OutputSelection
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator
+from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
 from ekc.ir.schedule.naive import make_naive_schedule

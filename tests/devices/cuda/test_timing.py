@@ -20,7 +20,7 @@ from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
 from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
 from ekc.devices.cuda.worker import LEAD_IN_S, call_back_to_back
 from ekc.devices.statistics import compute_median_interval, compute_relative_width
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.schedule.naive import make_naive_schedule
 from tests.scripted.cuda.driver import ScriptedDriver
 

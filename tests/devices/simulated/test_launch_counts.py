@@ -11,7 +11,7 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.launch_counts import WARP_SIZE, LaunchProfile, profile_kernel
 from ekc.emulator import Counters
-from ekc.ir.interpreter.compare import make_random_input_arrays
+from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.lowering.lower import derive_launches
 from ekc.runtime.execute import execute
 from ekc.search.space.space import Space

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.affine import evaluate_form
+from ekc.ir.comparison.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.compute import Compute
-from ekc.ir.interpreter.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.lowering.memory_access import find_stored_tensors
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.operator import Operator

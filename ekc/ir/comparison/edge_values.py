@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir import expr as ex
-from ekc.ir.compute import Compute, list_operations
-from ekc.ir.dtypes import FLOAT32, DType
-from ekc.ir.graph import OperatorGraph
-from ekc.ir.interpreter.tolerance import (
+from ekc.ir.comparison.tolerance import (
     ReferenceEvaluator,
     TensorPart,
     estimate_rounding,
     find_read_indices,
     overflow_to_infinity,
 )
+from ekc.ir.compute import Compute, list_operations
+from ekc.ir.dtypes import FLOAT32, DType
+from ekc.ir.graph import OperatorGraph
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import (
     AxisIndices,

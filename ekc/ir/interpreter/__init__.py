@@ -1,1 +1,0 @@
-"""NumPy semantics: reference of operators, tolerances, comparison of results."""
