@@ -103,8 +103,8 @@ def test_illegal_copy_is_refused_with_its_nearest_choice(name: str) -> None:
 @pytest.mark.parametrize("copy", ["register", "async"])
 def test_rounds_of_a_pipelined_copy_are_refused(copy: str) -> None:
     """A pipeline writes out all rounds, so the number would do nothing."""
-    s = Schedule(o.matmul(8, 8, 64)).split("k", (16,)).reorder("k.0", "i", "j", "k.1").cache_write("C")
-    s = s.cache_read("A", "shared", at="k.0", unroll=2)
+    s = Schedule(o.matmul(16, 16, 32)).split("k", (16,)).reorder("i", "k.0", "j", "k.1")
+    s = s.bind("i", "thread.x").cache_write("C").cache_read("A", "shared", at="k.0", unroll=2)
     enforce_rules(s.program, LaunchLimits())
     words = (
         "copy A.shared: 2 rounds to unroll, must be 0, as k.0 is pipelined and writes out all rounds; use 0"
