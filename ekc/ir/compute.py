@@ -15,7 +15,7 @@ from ekc.display import format_line
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.dtypes import FLOAT32, INT8, INT32, DType, parse_dtype
-from ekc.ir.functions import apply_binary
+from ekc.ir.functions import BINARY_FUNCTIONS
 
 MAX_ELEMENTS = 2**40
 """Most elements of a tensor; no GPU holds more, so a larger extent is a typing error."""
@@ -263,7 +263,7 @@ def _find_operation_range(e: ex.Expr, operand_ranges: list[tuple[int, int]]) -> 
         low, high = operand_ranges[0]
         return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
     assert isinstance(e, ex.Binary)
-    corners = [int(apply_binary(e.op, a, b)) for a in operand_ranges[0] for b in operand_ranges[1]]
+    corners = [int(BINARY_FUNCTIONS[e.op](a, b)) for a in operand_ranges[0] for b in operand_ranges[1]]
     return min(corners), max(corners)
 
 

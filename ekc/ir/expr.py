@@ -18,10 +18,10 @@ import numpy as np
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.ir.functions import (
+    BINARY_FUNCTIONS,
     NUMPY_COMPARISONS,
     NUMPY_FUNCTIONS,
     UnsupportedOperators,
-    apply_binary,
     make_numpy_error,
 )
 from ekc.ir.validate import check_int
@@ -397,30 +397,32 @@ def list_factors(e: Expr) -> tuple[Expr, ...]:
     return (e,)
 
 
+def map_children(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The node with each direct sub-expression changed; a node without any as it is."""
+    match e:
+        case Binary():
+            return Binary(e.op, change(e.a), change(e.b))
+        case Call():
+            return Call(e.function, change(e.argument))
+        case Load():
+            return Load(e.tensor, tuple(map(change, e.index)))
+        case Where():
+            return Where(e.op, *map(change, children(e)))
+    return e
+
+
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     """The expression with each named Var replaced."""
     if isinstance(e, Var):
         return values.get(e.name, e)
-    if isinstance(e, Binary):
-        return Binary(e.op, substitute(e.a, values), substitute(e.b, values))
-    if isinstance(e, Call):
-        return Call(e.function, substitute(e.argument, values))
-    if isinstance(e, Load):
-        return Load(e.tensor, tuple(substitute(i, values) for i in e.index))
-    if isinstance(e, Where):
-        return Where(e.op, *(substitute(part, values) for part in children(e)))
-    return e
+    return map_children(e, lambda part: substitute(part, values))
 
 
 def replace_loads(e: Expr, replacement: Callable[[Load], Expr]) -> Expr:
     """The expression with each tensor read replaced."""
     if isinstance(e, Load):
         return replacement(e)
-    if isinstance(e, Binary):
-        return Binary(e.op, replace_loads(e.a, replacement), replace_loads(e.b, replacement))
-    if isinstance(e, Where):
-        return Where(e.op, *(replace_loads(part, replacement) for part in children(e)))
-    return Call(e.function, replace_loads(e.argument, replacement)) if isinstance(e, Call) else e
+    return map_children(e, lambda part: replace_loads(part, replacement))
 
 
 def _round_constant(value: Any) -> Any:
@@ -446,4 +448,4 @@ def evaluate(e: Expr, axes: Mapping[str, Any], load: Callable[[Load], Any]) -> A
         a, b, then, otherwise = (evaluate(part, axes, load) for part in children(e))
         return np.where(NUMPY_COMPARISONS[e.op](_round_constant(a), _round_constant(b)), then, otherwise)
     assert isinstance(e, Binary)
-    return apply_binary(e.op, evaluate(e.a, axes, load), evaluate(e.b, axes, load))
+    return BINARY_FUNCTIONS[e.op](evaluate(e.a, axes, load), evaluate(e.b, axes, load))

@@ -10,6 +10,7 @@ an `if` would choose once for all elements.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -46,26 +47,17 @@ NUMPY_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 NUMPY_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": np.equal, "<": np.less}
 
 
-def apply_binary(op: str, a: Any, b: Any) -> Any:
-    """`a op b` on numbers or arrays."""
-    match op:
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case "/":
-            return a / b
-        case "//":
-            return a // b
-        case "%":
-            return a % b
-        case "min":
-            return np.minimum(a, b)
-        case "max":
-            return np.maximum(a, b)
-    raise ValueError(f"unknown operation {op!r}")
+BINARY_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+"""Functions of two numbers or arrays, by the operation of a `Binary`."""
 
 
 class UnsupportedOperators:

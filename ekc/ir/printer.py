@@ -190,17 +190,12 @@ def _format_reduce(node: tree.ReduceNode) -> TextLine:
 
 def _name_read_sources(e: ex.Expr, node: tree.ReduceNode) -> ex.Expr:
     """A body in its own axes, with the buffer that each read comes from."""
-    match e:
-        case ex.Load():
-            buffer = node.reads[e].buffer
-            return e if buffer is None else ex.Load(buffer.name, e.index)
-        case ex.Binary():
-            return ex.Binary(e.op, _name_read_sources(e.a, node), _name_read_sources(e.b, node))
-        case ex.Call():
-            return ex.Call(e.function, _name_read_sources(e.argument, node))
-        case ex.Where():
-            return ex.Where(e.op, *(_name_read_sources(part, node) for part in ex.children(e)))
-    return e
+
+    def name_source(load: ex.Load) -> ex.Load:
+        buffer = node.reads[load].buffer
+        return load if buffer is None else ex.Load(buffer.name, load.index)
+
+    return ex.replace_loads(e, name_source)
 
 
 def _list_stage_remarks(kernel: LaunchTree, node: tree.StageNode) -> Iterator[str]:
@@ -329,19 +324,12 @@ def _format_guard(guard: BoundsGuard) -> str:
 
 def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
     """The body with each read and axis replaced by the text of its place."""
-    match e:
-        case ex.Load():
-            return ex.Var(_format_access(node.reads[e]))
-        case ex.Var():
-            text = format_form(node.nest.axis_forms[e.name])
-            return ex.Var(f"({text})" if " " in text else text)
-        case ex.Binary():
-            return ex.Binary(e.op, _substitute_places(e.a, node), _substitute_places(e.b, node))
-        case ex.Call():
-            return ex.Call(e.function, _substitute_places(e.argument, node))
-        case ex.Where():
-            return ex.Where(e.op, *(_substitute_places(part, node) for part in ex.children(e)))
-    return e
+    if isinstance(e, ex.Load):
+        return ex.Var(_format_access(node.reads[e]))
+    if isinstance(e, ex.Var):
+        text = format_form(node.nest.axis_forms[e.name])
+        return ex.Var(f"({text})" if " " in text else text)
+    return ex.map_children(e, lambda part: _substitute_places(part, node))
 
 
 def _format_access(access: TensorAccess) -> str:

@@ -7,6 +7,7 @@ in float64, as integers would overflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,4 @@ def to_float64(value: Any) -> PopulationValue:
 
 def multiply_extents(values: Iterable[Any]) -> PopulationValue:
     """Product of extents in float64; 1 where there are none."""
-    total: PopulationValue = 1.0
-    for v in values:
-        total = total * to_float64(v)
-    return total
+    return prod(map(to_float64, values), start=1.0)

@@ -120,18 +120,12 @@ def list_wavefronts(request: SharedRequest) -> list[dict[int, list[int]]]:
 
 def list_shared_requests(kernel: LaunchTree) -> list[SharedRequest]:
     """A request of each access to shared memory that lanes make, in the order of the kernel."""
-    return list(_iterate_requests(kernel, kernel.body, ()))
+    return list(_iterate_requests(kernel))
 
 
-def _iterate_requests(
-    kernel: LaunchTree, nodes: Sequence[tree.Node], path: tuple[tree.LoopNode, ...]
-) -> Iterator[SharedRequest]:
-    for node in nodes:
+def _iterate_requests(kernel: LaunchTree) -> Iterator[SharedRequest]:
+    for node, path in tree.walk_with_loops(kernel.body):
         match node:
-            case tree.LoopNode():
-                yield from _iterate_requests(kernel, node.body, (*path, node))
-            case tree.WgmmaGroupNode():
-                yield from _iterate_requests(kernel, node.body, path)
             case tree.StageNode() if node.buffer.scope == "shared":
                 yield _make_copy_store(kernel, node)
             case tree.StageNode() if node.source.buffer is not None:

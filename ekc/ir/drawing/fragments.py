@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir.drawing import svg
-from ekc.ir.drawing.svg import CYCLE, Cell, Drawn, Figure
+from ekc.ir.drawing.svg import CYCLE, Cell, Column, Drawn, Figure
 from ekc.ir.hardware.memory import CHUNK_BYTES, SHARED_LINE_BYTES, SWIZZLE_CHUNKS, WARP, apply_swizzle
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
@@ -39,65 +40,56 @@ Layout = tuple[NDArray[np.int64], NDArray[np.int64]]
 def find_mma_layouts(instruction: MmaInstruction) -> dict[str, Layout]:
     """Layouts of the factors a (rows x depth) and b (depth x columns) and of the sums c of one `mma`."""
     each, depth = instruction.elements_per_register, instruction.depth
-    a, b, c = (_make_empty(*shape) for shape in _list_shapes(depth))
-    for lane in range(WARP):
-        group, place = lane // LANES_PER_GROUP, lane % LANES_PER_GROUP
-        for register in range(instruction.a_registers):
-            for slot in range(each):
-                half, beyond = instruction.find_a_element(register, slot)
-                _set_element(a, group + LANE_GROUPS * half, each * place + beyond, lane, register)
-        for register in range(instruction.b_registers):
-            for slot in range(each):
-                beyond = instruction.find_b_element(register, slot)
-                _set_element(b, each * place + beyond, group, lane, register)
-        for register in range(SUMS_PER_LANE):
-            half, column = instruction.find_sum_element(register)
-            _set_element(c, group + LANE_GROUPS * half, 2 * place + column, lane, register)
-    return {"a": a, "b": b, "c": c}
+    lane, register, slot = np.indices((WARP, instruction.a_registers, each))
+    group, place = np.divmod(lane, LANES_PER_GROUP)
+    half, beyond = instruction.find_a_element(register, slot)
+    rows, depths = group + LANE_GROUPS * half, each * place + beyond
+    a = _make_layout((MMA_ROWS, depth), rows, depths, lane, register)
+    lane, register, slot = np.indices((WARP, instruction.b_registers, each))
+    group, place = np.divmod(lane, LANES_PER_GROUP)
+    depths = each * place + instruction.find_b_element(register, slot)
+    b = _make_layout((depth, MMA_COLUMNS), depths, group, lane, register)
+    lane, register = np.indices((WARP, SUMS_PER_LANE))
+    group, place = np.divmod(lane, LANES_PER_GROUP)
+    half, column = instruction.find_sum_element(register)
+    rows, columns = group + LANE_GROUPS * half, 2 * place + column
+    return {"a": a, "b": b, "c": _make_layout((MMA_ROWS, MMA_COLUMNS), rows, columns, lane, register)}
 
 
 def find_wgmma_layout(family: WgmmaFamily, strip_count: int) -> Layout:
     """Layout of the sums of one `wgmma` of `strip_count` strips."""
-    sums = _make_empty(WARPGROUP_WARPS * MMA_ROWS, STRIP_COLUMNS * strip_count)
-    for lane in range(WARPGROUP_WARPS * WARP):
-        warp, group, place = lane // WARP, lane % WARP // LANES_PER_GROUP, lane % LANES_PER_GROUP
-        for register in range(SUMS_PER_LANE * strip_count):
-            strip, half, column = family.find_sum_element(register)
-            row = MMA_ROWS * warp + group + LANE_GROUPS * half
-            _set_element(sums, row, STRIP_COLUMNS * strip + 2 * place + column, lane, register)
-    return sums
+    lane, register = np.indices((WARPGROUP_WARPS * WARP, SUMS_PER_LANE * strip_count))
+    group, place = np.divmod(lane % WARP, LANES_PER_GROUP)
+    strip, half, column = family.find_sum_element(register)
+    rows = MMA_ROWS * (lane // WARP) + group + LANE_GROUPS * half
+    columns = STRIP_COLUMNS * strip + 2 * place + column
+    shape = WARPGROUP_WARPS * MMA_ROWS, STRIP_COLUMNS * strip_count
+    return _make_layout(shape, rows, columns, lane, register)
 
 
-def _list_shapes(depth: int) -> tuple[tuple[int, int], ...]:
-    return (MMA_ROWS, depth), (depth, MMA_COLUMNS), (MMA_ROWS, MMA_COLUMNS)
-
-
-def _make_empty(rows: int, columns: int) -> Layout:
-    return np.full((rows, columns), -1), np.full((rows, columns), -1)
-
-
-def _set_element(layout: Layout, row: int, column: int, lane: int, register: int) -> None:
-    assert layout[0][row, column] < 0, "an element in two places"
-    layout[0][row, column], layout[1][row, column] = lane, register
+def _make_layout(shape: tuple[int, int], rows: Any, columns: Any, lane: Any, register: Any) -> Layout:
+    """The layout of a matrix from the place of each register of each lane."""
+    layout = np.full(shape, -1), np.full(shape, -1)
+    layout[0][rows, columns], layout[1][rows, columns] = lane, register
+    assert lane.size == layout[0].size, "as many registers as elements"
+    assert (layout[0] >= 0).all(), "an element in two places"
+    return layout
 
 
 def draw_fragments(program: Program) -> Figure:
     """The layouts of the products of every launch."""
-    elements: list[str] = []
-    y = 0.0
+    column = Column()
     for kernel in derive_launches(program):
         for node in kernel.nodes:
             if isinstance(node, tree.MmaNode):
                 is_warp = isinstance(node.tile.instruction, MmaInstruction)
-                more, height = _draw_mma(node) if is_warp else _draw_wgmma(node)
-                elements.append(svg.move_elements(more, 0, y))
-                y += height + 12
-    if not elements:
+                column.add_moved(_draw_mma(node) if is_warp else _draw_wgmma(node), 12)
+    if not column.elements:
         raise InvalidInput(
             'picture "fragments": this schedule uses no tensor cores; '
             'try tensorize("LOOP", "mma.m16n8k16") (docs/learn/tensor-cores.md)'
         )
-    return Figure("Fragments: the lanes and registers of a tensor-core product", tuple(elements), y)
+    return column.make_figure("Fragments: the lanes and registers of a tensor-core product")
 
 
 def _draw_mma(node: tree.MmaNode) -> Drawn:
@@ -107,36 +99,26 @@ def _draw_mma(node: tree.MmaNode) -> Drawn:
     each, layouts = instruction.elements_per_register, find_mma_layouts(instruction)
     names = node.tile.a_load.tensor, node.tile.b_load.tensor, node.compute.target.spec.name
     size = f"{MMA_ROWS} x {instruction.depth} by {instruction.depth} x {MMA_COLUMNS}"
-    words = (
+    packed = f"; a register of a factor holds {each} neighbours along {node.tile.depth_loop.axis}."
+    column = Column()
+    column.add_note(
         f"{instruction.name} of {instruction.dtype}: one warp multiplies {names[0]}, {size}, with {names[1]} "
+        f"and adds to {MMA_ROWS} x {MMA_COLUMNS} sums of {names[2]}. "
+        f"In a cell: the lane and its register{packed * (each > 1)}"
     )
-    words += f"and adds to {MMA_ROWS} x {MMA_COLUMNS} sums of {names[2]}. "
-    words += "In a cell: the lane and its register"
-    words += f"; a register of a factor holds {each} neighbours along {node.tile.depth_loop.axis}." * (
-        each > 1
-    )
-    elements, y = svg.draw_note(words, 0)
-    legend, height = svg.draw_legend(_list_registers(instruction), y)
-    elements += legend
-    y += height + 14
-    depths = [_format_run(n, each) for n in range(0, instruction.depth, each)]
-    rows, columns = (list(map(str, range(n))) for n in (MMA_ROWS, MMA_COLUMNS))
-    title = f"{names[1]}: {instruction.depth} x {MMA_COLUMNS}"
-    elements += _draw_matrix(title, _RIGHT, y, "b", layouts["b"], (each, 1), (depths, columns))
-    y += _TITLE + instruction.depth // each * _HEIGHT + 20
-    title = f"{names[0]}: {MMA_ROWS} x {instruction.depth}"
-    elements += _draw_matrix(title, _LEFT, y, "a", layouts["a"], (1, each), (rows, depths))
-    title = f"{names[2]}: {MMA_ROWS} x {MMA_COLUMNS} sums"
-    elements += _draw_matrix(title, _RIGHT, y, "c", layouts["c"], (1, 1), (rows, columns))
-    y += _TITLE + MMA_ROWS * _HEIGHT + 10
-    note, height = svg.draw_note(" ".join(_describe_loads(node)), y)
-    return [*elements, *note], y + height
-
-
-def _list_registers(instruction: MmaInstruction) -> list[tuple[str, str]]:
     most = max(instruction.a_registers, SUMS_PER_LANE)
     entries = [(CYCLE[n], f"register {n} of a lane") for n in range(most)]
-    return [*entries, ("mark", f"elements of lane {_MARKED_LANE}")]
+    column.add_legend([*entries, ("mark", f"elements of lane {_MARKED_LANE}")], 14)
+    depths = [_format_run(n, each) for n in range(0, instruction.depth, each)]
+    rows, columns = (list(map(str, range(n))) for n in (MMA_ROWS, MMA_COLUMNS))
+    title, labels = f"{names[1]}: {instruction.depth} x {MMA_COLUMNS}", (depths, columns)
+    column.add(_draw_matrix(title, _RIGHT, column.y, "b", layouts["b"], (each, 1), labels), 20)
+    title, labels = f"{names[0]}: {MMA_ROWS} x {instruction.depth}", (rows, depths)
+    column.elements += _draw_matrix(title, _LEFT, column.y, "a", layouts["a"], (1, each), labels)[0]
+    title, labels = f"{names[2]}: {MMA_ROWS} x {MMA_COLUMNS} sums", (rows, columns)
+    column.add(_draw_matrix(title, _RIGHT, column.y, "c", layouts["c"], (1, 1), labels), 10)
+    column.add_note(" ".join(_describe_loads(node)))
+    return column.elements, column.y
 
 
 def _format_run(first: int, count: int) -> str:
@@ -151,7 +133,7 @@ def _draw_matrix(
     layout: Layout,
     step: tuple[int, int],
     labels: tuple[Sequence[str], Sequence[str]],
-) -> list[str]:
+) -> Drawn:
     """A title, and a cell for each register: `step` elements along rows or columns, with their numbers."""
     lanes, registers = (part[:: step[0], :: step[1]] for part in layout)
     top = y + _TITLE
@@ -165,7 +147,7 @@ def _draw_matrix(
         elements.append(svg.draw_text(left - 6, top + n * _HEIGHT + 14, label, "y d", "e"))
     for n, label in enumerate(labels[1]):
         elements.append(svg.draw_text(left + (n + 0.5) * _WIDTH, top - 4, label, "y d", "c"))
-    return elements
+    return elements, _TITLE + len(lanes) * _HEIGHT
 
 
 def _describe_loads(node: tree.MmaNode) -> list[str]:
@@ -194,27 +176,25 @@ def _draw_wgmma(node: tree.MmaNode) -> Drawn:
     rows, columns = WARPGROUP_WARPS * MMA_ROWS, STRIP_COLUMNS * strips
     lanes, registers = find_wgmma_layout(family, strips)
     a, b, c = node.tile.a_load.tensor, node.tile.b_load.tensor, node.compute.target.spec.name
-    words = (
+    column = Column()
+    column.add_note(
         f"{family.format_name(strips)} of {family.dtype}: a warpgroup of {WARPGROUP_WARPS} warps multiplies "
+        f"{a}, {rows} x {family.depth}, with {b}, {family.depth} x {columns}, both in shared memory, "
+        f"and adds to {rows} x {columns} sums of {c}, {SUMS_PER_LANE * strips} registers of each lane."
     )
-    words += f"{a}, {rows} x {family.depth}, with {b}, {family.depth} x {columns}, both in shared memory, "
-    words += f"and adds to {rows} x {columns} sums of {c}, {SUMS_PER_LANE * strips} registers of each lane."
-    elements, y = svg.draw_note(words, 0)
     entries = [(CYCLE[n], f"warp {n}") for n in range(WARPGROUP_WARPS)]
-    legend, height = svg.draw_legend([*entries, ("mark", f"elements of lane {_MARKED_LANE} of warp 0")], y)
-    elements += legend
-    y += height + 14
-    whole = _list_areas(lanes, (min(300 / columns, 4), 4), (_LEFT, y + _TITLE))
+    column.add_legend([*entries, ("mark", f"elements of lane {_MARKED_LANE} of warp 0")], 14)
+    whole = _list_areas(lanes, (min(300 / columns, 4), 4), (_LEFT, column.y + _TITLE))
     title = f"{c}: {rows} x {columns} sums, a strip is {STRIP_COLUMNS} columns"
-    elements += [svg.draw_text(0, y + 10, title, "b"), *svg.draw_cells(whole)]
-    corner = tuple(part[:MMA_ROWS, : 2 * STRIP_COLUMNS] for part in (lanes, registers))
+    column.elements += [svg.draw_text(0, column.y + 10, title, "b"), *svg.draw_cells(whole)]
+    corner = lanes[:MMA_ROWS, : 2 * STRIP_COLUMNS], registers[:MMA_ROWS, : 2 * STRIP_COLUMNS]
     shown = corner[0].shape[1]
     labels = [str(n) for n in range(MMA_ROWS)], [_format_run(n, 2) for n in range(0, shown, 2)]
     title = f"the corner, {MMA_ROWS} x {shown}: lane, first of two registers"
-    elements += _draw_matrix(title, _RIGHT, y, "c", (corner[0], corner[1]), (1, 2), labels)
-    y += _TITLE + max(rows * 4, MMA_ROWS * _HEIGHT) + 22
-    swizzle, height = _draw_swizzle(family.dtype.bytes)
-    return [*elements, svg.move_elements(swizzle, 0, y)], y + height
+    drawn, height = _draw_matrix(title, _RIGHT, column.y, "c", corner, (1, 2), labels)
+    column.add((drawn, max(_TITLE + rows * 4, height)), 22)
+    column.add_moved(_draw_swizzle(family.dtype.bytes))
+    return column.elements, column.y
 
 
 def _list_areas(
@@ -251,9 +231,9 @@ def _draw_swizzle(itemsize: int) -> Drawn:
             x = _LEFT + 20 + stored * width
             text = f"{place * chunk}-{place * chunk + chunk - 1}"
             cells.append(Cell(x, 24 + row * _HEIGHT, width, _HEIGHT, CYCLE[place % len(CYCLE)], text))
-    words = (
+    column = Column(24 + lines * _HEIGHT + 6, [*elements, *svg.draw_cells(cells, "s c")])
+    column.add_note(
         f"A cell is a chunk of {CHUNK_BYTES} bytes, four banks. The chunks of one column of the tile are in "
+        "different banks, so a read along the column has no bank conflict."
     )
-    words += "different banks, so a read along the column has no bank conflict."
-    note, height = svg.draw_note(words, 24 + lines * _HEIGHT + 6)
-    return [*elements, *svg.draw_cells(cells, "s c"), *note], 24 + lines * _HEIGHT + 6 + height
+    return column.elements, column.y

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ekc.ir.drawing import svg
-from ekc.ir.drawing.svg import Drawn, Figure
+from ekc.ir.drawing.svg import Column, Drawn, Figure
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.lower import derive_launches
@@ -31,14 +31,15 @@ LEGEND = (
 def draw_loops(program: Program) -> Figure:
     """The loops of every launch."""
     launches = derive_launches(program)
-    elements, y = svg.draw_legend(LEGEND, 0)
+    column = Column()
+    column.add_legend(LEGEND, 4)
     heads = []
     for number, kernel in enumerate(launches, 1):
         label = f"launch {number} of {len(launches)}: " if len(launches) > 1 else ""
         epilogue = [str(kernel.nest.epilogue)] if kernel.nest.epilogue else []
         heads.append([f"{label}{kernel.nest.compute}", *epilogue])
-    more, y = svg.stack_launches(heads, lambda n: _draw_launch(launches[n]), y + 4)
-    return Figure("Loops and the hardware that runs them", (*elements, *more), y)
+    svg.stack_launches(column, heads, lambda n: _draw_launch(launches[n]))
+    return column.make_figure("Loops and the hardware that runs them")
 
 
 def _draw_launch(kernel: LaunchTree) -> Drawn:

@@ -40,7 +40,7 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     """The elements that a block writes, each with its thread; an element that a thread updates again and
     again is in it once."""
     target, lanes, region_extents, path = _find_target(kernel)
-    extents = {x.name: int(x.extent) for x in path} | region_extents
+    extents = {x.loop.name: int(x.loop.extent) for x in path} | region_extents
     used = target.address.find_variables() | _find_guard_variables(target.guards)
     counts = {name: extent for name, extent in extents.items() if name in used}
     shortened = _limit_counts(counts, MOST_POINTS // max(int(kernel.thread_count), 1))
@@ -61,25 +61,17 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     return BlockTile(np.stack(index, axis=-1), np.broadcast_to(number, shape)[inside], tuple(shortened))
 
 
-def _find_target(kernel: LaunchTree) -> tuple[TensorAccess, Sequence[Loop], dict[str, int], list[Loop]]:
+def _find_target(
+    kernel: LaunchTree,
+) -> tuple[TensorAccess, Sequence[Loop], dict[str, int], Sequence[tree.LoopNode]]:
     """The write to the output, the lanes that split its sum, its segments' extents, the loops around it."""
-    for node, path in _walk_with_path(kernel.body, []):
+    for node, path in tree.walk_with_loops(kernel.body):
         if isinstance(node, tree.WriteNode):
             segments = {f"#{i}": int(s.extent) for i, s in enumerate(node.region.segments)}
             return node.target, node.reduction_lanes, segments, path
         if isinstance(node, tree.ComputeNode) and node.target.buffer is None:
             return node.target, (), {}, path
     raise AssertionError(f"{kernel.nest.output.name} is not written")
-
-
-def _walk_with_path(nodes: Sequence[tree.Node], path: list[Loop]) -> Any:
-    """Every node with the serial loops around it."""
-    for node in nodes:
-        yield node, path
-        if isinstance(node, tree.LoopNode):
-            yield from _walk_with_path(node.body, [*path, node.loop])
-        elif isinstance(node, tree.WgmmaGroupNode):
-            yield from _walk_with_path(node.body, path)
 
 
 def _find_guard_variables(guards: Sequence[BoundsGuard]) -> set[str]:

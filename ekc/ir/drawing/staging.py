@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from ekc.ir import expr as ex
 from ekc.ir.drawing import svg
-from ekc.ir.drawing.svg import Drawn, Figure
-from ekc.ir.drawing.threads import name_launches
+from ekc.ir.drawing.svg import Column, Drawn, Figure
+from ekc.ir.drawing.threads import draw_computing_launches
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.cp_async import count_tiles_ahead
 from ekc.ir.hardware.mma import REGISTER_BYTES
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import Buffer
-from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.printer import format_shape
 from ekc.ir.program import Loop, Program, Staging
@@ -112,18 +111,15 @@ def _plan_async(stages: int, iterations: Sequence[int], extent: int) -> Pipeline
 def draw_staging(program: Program) -> Figure:
     """The way of each tensor to the arithmetic and back, and a timeline of each loop that fills shared
     tiles."""
-    launches = [x for x in derive_launches(program) if not x.is_zero_fill]
-    elements, y = svg.stack_launches(name_launches(launches), lambda n: _draw_launch(launches[n]))
-    return Figure("Copies: what is staged where, and when", tuple(elements), y)
+    return draw_computing_launches(program, "Copies: what is staged where, and when", _draw_launch)
 
 
 def _draw_launch(kernel: LaunchTree) -> Drawn:
     """The routes of the tensors, and below it the pipelines."""
-    elements, y = [], 0.0
+    column = Column()
     for part in (_draw_routes(kernel), *(_draw_timeline(x) for x in _list_tile_loops(kernel))):
-        elements.append(svg.move_elements(part[0], 0, y))
-        y += part[1] + 12
-    return elements, y
+        column.add_moved(part, 12)
+    return column.elements, column.y
 
 
 @dataclass(frozen=True)
@@ -178,19 +174,19 @@ def _draw_routes(kernel: LaunchTree) -> Drawn:
         "shared": "shared memory of a block",
         "register": "registers of a thread",
     }
-    elements = []
-    for memory, (left, width) in _COLUMNS.items():
-        elements.append(svg.draw_text(left + width / 2, 12, heads[memory], "b", "c"))
-    y = 22.0
+    titles = [
+        svg.draw_text(left + width / 2, 12, heads[memory], "b", "c")
+        for memory, (left, width) in _COLUMNS.items()
+    ]
+    column = Column(22.0, titles)
     for route in _list_routes(kernel):
-        elements += _draw_route(kernel, route, y)
-        y += _ROW
-    elements += _draw_output(kernel, y)
-    y += _ROW
-    note = f"A block has {count_nouns(int(kernel.thread_count), 'thread')} and "
-    note += f"{_format_bytes(int(kernel.shared_bytes))} of shared memory."
-    more, height = svg.draw_note(note, y)
-    return [*elements, *more], y + height
+        column.add((_draw_route(kernel, route, column.y), _ROW))
+    column.add((_draw_output(kernel, column.y), _ROW))
+    column.add_note(
+        f"A block has {count_nouns(int(kernel.thread_count), 'thread')} and "
+        f"{_format_bytes(int(kernel.shared_bytes))} of shared memory."
+    )
+    return column.elements, column.y
 
 
 def _draw_route(kernel: LaunchTree, route: _Route, y: float) -> list[str]:
@@ -204,13 +200,15 @@ def _draw_route(kernel: LaunchTree, route: _Route, y: float) -> list[str]:
         elements += _draw_box("global", y, f"{route.tensor}, computed here", f"{producer.body}")
     if route.shared is not None:
         node = route.shared
-        words = "computed" if producer else _describe_move(node.staging, node.source.dtype)
-        how = "" if isinstance(node, tree.ReduceNode) else _describe_way(kernel, node)
-        elements += _draw_move(left, _COLUMNS["shared"], y, words, how or _describe_place(node.staging.at))
+        words = "computed" if producer else format_width(node.source.dtype, int(node.staging.vector))
+        is_async = isinstance(node, tree.StageNode) and node.is_async
+        how = _describe_place(node.staging.at) + ", cp.async" * is_async
+        elements += _draw_move(left, _COLUMNS["shared"], y, words, how)
         elements += _draw_box("shared", y, *_describe_buffer(node.buffer, node.staging))
         left = _COLUMNS["shared"]
     if route.private is None:
-        words = "wgmma reads the tile" if _is_wgmma(kernel) and route.shared else "read by the arithmetic"
+        is_wgmma = any(isinstance(n, tree.WgmmaGroupNode) for n in kernel.nodes)
+        words = "wgmma reads the tile" if is_wgmma and route.shared else "read by the arithmetic"
         words = f"read where {route.result} is computed" if route.result else words
         elements += _draw_move(left, _COLUMNS["register"], y, words, "")
         return elements + _draw_box("register", y, "", "")
@@ -223,14 +221,10 @@ def _draw_route(kernel: LaunchTree, route: _Route, y: float) -> list[str]:
             f"{count_nouns(count, 'byte')} a lane",
         )
     else:
-        words = _describe_move(private.staging, private.source.dtype)
+        words = format_width(private.source.dtype, int(private.staging.vector))
         name, what = _describe_buffer(private.buffer, private.staging)
     elements += _draw_move(left, _COLUMNS["register"], y, words, _describe_place(private.staging.at))
     return elements + _draw_box("register", y, name, what)
-
-
-def _is_wgmma(kernel: LaunchTree) -> bool:
-    return any(isinstance(n, tree.WgmmaGroupNode) for n in kernel.nodes)
 
 
 def _draw_output(kernel: LaunchTree, y: float) -> list[str]:
@@ -284,16 +278,6 @@ def format_width(dtype: DType, vector: int) -> str:
     return f"{vector} x {dtype}, {count_nouns(vector * dtype.bytes, 'byte')}"
 
 
-def _describe_move(staging: Staging, dtype: DType) -> str:
-    return format_width(dtype, int(staging.vector))
-
-
-def _describe_way(kernel: LaunchTree, node: tree.StageNode) -> str:
-    """When a shared tile is copied, and by which instruction if not by plain loads and stores."""
-    when = _describe_place(node.staging.at)
-    return f"{when}, cp.async" if node.is_async else when
-
-
 def _describe_place(at: str | None) -> str:
     return f"for each {at}" if at else "once"
 
@@ -335,26 +319,27 @@ def _draw_timeline(tiled: tuple[tree.LoopNode, list[tree.StageNode]]) -> Drawn:
     loop, extent = node.loop, int(node.loop.extent)
     names = " and ".join(c.staging.name for c in copies)
     head = f"Loop {loop.name} over time: {_describe_pipeline(loop)}"
-    elements = [svg.draw_short_text(0, 12, head, svg.WIDTH, "b", "", svg.TEXT_HEIGHT, "bold")]
+    title = svg.draw_short_text(0, 12, head, svg.WIDTH, "b", "", svg.TEXT_HEIGHT, "bold")
+    column = Column(22, [title])
     barrier = (
         "barrier of the block" if loop.copy == "register" else "wait for the copies, barrier of the block"
     )
     entries = [("teal", f"copy of {names}"), ("red", "arithmetic on the tile"), ("k", barrier)]
     if int(loop.stages) > 1 and loop.copy == "register":
         entries.insert(1, ("orange", "store of the copied tile"))
-    legend, height = svg.draw_legend(entries, 22)
-    elements += legend
+    column.add_legend(entries, 20)
     windows = _find_windows(extent)
     shown = [i for window in windows for i in window]
     plan = plan_timeline(int(loop.stages), loop.copy, shown, extent)
-    top = 22 + height + 20
-    scale = _TimeScale(plan.start, windows)
-    elements += _draw_time_axis(plan, scale, top, len(plan.rows) * _LANE)
+    scale, height = _TimeScale(plan.start, windows), len(plan.rows) * _LANE
+    elements = _draw_time_axis(plan, scale, column.y, height)
     for span in plan.spans:
-        elements += _draw_span(span, plan, scale, top)
-    note = "Numbers are tiles: iteration n uses tile n. Widths are not to scale: only the order is true."
-    more, below = svg.draw_note(note, top + len(plan.rows) * _LANE + 6)
-    return [*elements, *more], top + len(plan.rows) * _LANE + 6 + below
+        elements += _draw_span(span, plan, scale, column.y)
+    column.add((elements, height), 6)
+    column.add_note(
+        "Numbers are tiles: iteration n uses tile n. Widths are not to scale: only the order is true."
+    )
+    return column.elements, column.y
 
 
 def _describe_pipeline(loop: Loop) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 WIDTH = 800
@@ -70,8 +70,7 @@ Drawn = tuple[list[str], float]
 
 def format_number(value: float) -> str:
     """A coordinate with at most one decimal."""
-    text = f"{value:.1f}"
-    return text.removesuffix(".0")
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def measure_text(text: str, height: float = TEXT_HEIGHT, font: str = "sans") -> float:
@@ -131,16 +130,13 @@ def draw_rectangle(
         for name, value in (("x", x), ("y", y), ("width", width), ("height", height))
     )
     rounding = f' rx="{format_number(corner)}"' if corner else ""
-    if not tooltip:
-        return f'<rect class="{style}" {box}{rounding}/>'
-    return f'<rect class="{style}" {box}{rounding}><title>{escape(tooltip, quote=False)}</title></rect>'
+    end = f"><title>{escape(tooltip, quote=False)}</title></rect>" if tooltip else "/>"
+    return f'<rect class="{style}" {box}{rounding}{end}'
 
 
-def draw_path(points: str, style: str, tooltip: str = "") -> str:
+def draw_path(points: str, style: str) -> str:
     """A path with the given data."""
-    if not tooltip:
-        return f'<path class="{style}" d="{points}"/>'
-    return f'<path class="{style}" d="{points}"><title>{escape(tooltip, quote=False)}</title></path>'
+    return f'<path class="{style}" d="{points}"/>'
 
 
 def draw_line(x1: float, y1: float, x2: float, y2: float, style: str = "l") -> str:
@@ -214,46 +210,67 @@ def draw_note(text: str, y: float, x: float = 0, width: float = WIDTH) -> Drawn:
     return elements, 15 * len(lines) + 4
 
 
+@dataclass
+class Column:
+    """Parts of a picture under each other: each begins where the one before ends."""
+
+    y: float = 0.0
+    """Where the next part begins, in pixels."""
+    elements: list[str] = field(default_factory=list)
+
+    def add(self, drawn: Drawn, gap: float = 0) -> None:
+        """Elements that are drawn from `y` on; `gap` pixels stay empty below them."""
+        self.elements += drawn[0]
+        self.y += drawn[1] + gap
+
+    def add_moved(self, drawn: Drawn, gap: float = 0) -> None:
+        """Elements that are drawn from 0 on."""
+        self.add(([move_elements(drawn[0], 0, self.y)], drawn[1]), gap)
+
+    def add_legend(self, entries: Sequence[tuple[str, str]], gap: float = 0) -> None:
+        """A legend, as of `draw_legend`."""
+        self.add(draw_legend(entries, self.y), gap)
+
+    def add_note(self, text: str, gap: float = 0) -> None:
+        """A note, as of `draw_note`."""
+        self.add(draw_note(text, self.y), gap)
+
+    def make_figure(self, heading: str) -> Figure:
+        """The column as one part of a picture."""
+        return Figure(heading, tuple(self.elements), self.y)
+
+
 MOST_LAUNCHES = 5
 """Most launches of a schedule that one picture shows."""
 
 
-def stack_launches(heads: Sequence[Sequence[str]], draw: Callable[[int], Drawn], y: float = 0) -> Drawn:
-    """The drawings of launches under each other from y on, each below its lines of code."""
-    elements: list[str] = []
+def stack_launches(column: Column, heads: Sequence[Sequence[str]], draw: Callable[[int], Drawn]) -> None:
+    """Add the drawings of launches to a column, each below its lines of code."""
     for number, lines in enumerate(heads[:MOST_LAUNCHES]):
         for line in lines:
-            short = shorten_text(line, WIDTH, CODE_HEIGHT, "mono")
-            elements.append(draw_text(0, y + 14, short, "m b", tooltip=line if short != line else ""))
-            y += 22
-        more, height = draw(number)
-        elements.append(move_elements(more, 0, y))
-        y += height + 10
+            text = draw_short_text(0, column.y + 14, line, WIDTH, "m b", "", CODE_HEIGHT, "mono")
+            column.add(([text], 22))
+        column.add_moved(draw(number), 10)
     if len(heads) > MOST_LAUNCHES:
-        note, height = draw_note(f"Not shown: {len(heads) - MOST_LAUNCHES} more of {len(heads)} launches.", y)
-        elements += note
-        y += height
-    return elements, y
+        column.add_note(f"Not shown: {len(heads) - MOST_LAUNCHES} more of {len(heads)} launches.")
 
 
 def compose_picture(
     title: str, subtitle: str, description: str, figures: Sequence[Figure], notes: Sequence[str] = ()
 ) -> str:
     """The SVG text of figures under each other, with a heading each, below a title and a line of code."""
-    elements = [draw_text(0, 16, shorten_text(title, WIDTH, 15, "bold"), "h", tooltip=title)]
-    code = shorten_text(subtitle, WIDTH, CODE_HEIGHT, "mono")
-    elements.append(draw_text(0, 36, code, "m d", tooltip=subtitle if code != subtitle else ""))
-    y = 48.0
+    head = [
+        draw_text(0, 16, shorten_text(title, WIDTH, 15, "bold"), "h", tooltip=title),
+        draw_short_text(0, 36, subtitle, WIDTH, "m d", "", CODE_HEIGHT, "mono"),
+    ]
+    column = Column(48.0, head)
     for figure in figures:
-        elements.append(draw_text(0, y + 18, figure.heading, "b"))
-        elements.append(move_elements(figure.elements, 0, y + 30))
-        y += 30 + figure.height + 16
+        column.add(([draw_text(0, column.y + 18, figure.heading, "b")], 30))
+        column.add_moved((list(figure.elements), figure.height), 16)
     for note in notes:
-        more, height = draw_note(note, y)
-        elements += more
-        y += height
-    body = move_elements(elements, MARGIN, MARGIN)
-    width, height = WIDTH + 2 * MARGIN, y + MARGIN
+        column.add_note(note)
+    body = move_elements(column.elements, MARGIN, MARGIN)
+    width, height = WIDTH + 2 * MARGIN, column.y + MARGIN
     digest = hashlib.sha256((body + title + description).encode()).hexdigest()[:10]
     name = f"ekc-{digest}"
     size = f"{format_number(width)} {format_number(height)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ekc.ir.drawing.ownership import (
     make_tile_grid,
     merge_cells,
 )
-from ekc.ir.drawing.svg import CYCLE, Cell, Drawn, Figure
+from ekc.ir.drawing.svg import CYCLE, Cell, Column, Drawn, Figure
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
@@ -49,16 +49,17 @@ _LEVEL_COLORS = {
 
 def draw_threads(program: Program) -> Figure:
     """The output tile of the first block of each launch."""
+    heading = "Threads and the elements of the output that they write"
+    return draw_computing_launches(program, heading, _draw_launch)
+
+
+def draw_computing_launches(program: Program, heading: str, draw: Callable[[LaunchTree], Drawn]) -> Figure:
+    """A drawing of each launch that computes, below its formula where there are several."""
     launches = [x for x in derive_launches(program) if not x.is_zero_fill]
-    elements, y = svg.stack_launches(name_launches(launches), lambda n: _draw_launch(launches[n]))
-    return Figure("Threads and the elements of the output that they write", tuple(elements), y)
-
-
-def name_launches(launches: Sequence[LaunchTree]) -> list[list[str]]:
-    """A heading for each launch, where there are several."""
-    if len(launches) == 1:
-        return [[]]
-    return [[f"launch {n} of {len(launches)}: {x.nest.compute}"] for n, x in enumerate(launches, 1)]
+    heads = [[f"launch {n} of {len(launches)}: {x.nest.compute}"] for n, x in enumerate(launches, 1)]
+    column = Column()
+    svg.stack_launches(column, heads if len(heads) > 1 else [[]], lambda n: draw(launches[n]))
+    return column.make_figure(heading)
 
 
 def _draw_launch(kernel: LaunchTree) -> Drawn:
@@ -66,17 +67,15 @@ def _draw_launch(kernel: LaunchTree) -> Drawn:
     tile = find_block_tile(kernel)
     grid = make_tile_grid(tile)
     marked = int(grid.owner[grid.owner >= 0][0]) if (grid.owner >= 0).any() else 0
-    elements, y = _draw_words(kernel, tile, grid, marked)
+    column = Column()
+    column.add_note(_describe_tile(kernel, tile, grid, marked))
     entries = [(CYCLE[n % len(CYCLE)], f"warp {n}") for n in _list_warps(grid)]
     left = len(entries) - len(CYCLE)
     entries = [*entries[: len(CYCLE)], *([("gray", f"{left} more, colors again")] if left > 0 else [])]
-    legend, height = svg.draw_legend([*entries, ("mark", f"elements of thread {marked}")], y)
-    elements += legend
-    y += height + 8
-    more, height = _draw_tile(kernel, grid, marked)
-    elements.append(svg.move_elements(more, 0, y))
-    steps, below = _draw_steps(kernel, y + height + 8)
-    return [*elements, *steps], y + height + 8 + below
+    column.add_legend([*entries, ("mark", f"elements of thread {marked}")], 8)
+    column.add_moved(_draw_tile(kernel, grid, marked), 8)
+    column.add(_draw_steps(kernel, column.y))
+    return column.elements, column.y
 
 
 def _draw_tile(kernel: LaunchTree, grid: TileGrid, marked: int) -> Drawn:
@@ -94,33 +93,36 @@ def _draw_tile(kernel: LaunchTree, grid: TileGrid, marked: int) -> Drawn:
     return [*whole, svg.move_elements(corner, width + 30, 0)], max(height, corner_height)
 
 
-def _draw_words(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> Drawn:
+def _describe_tile(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> str:
     """Sentences above the tile."""
+    return " ".join(_list_sentences(kernel, tile, grid, marked))
+
+
+def _list_sentences(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> Iterator[str]:
     output, threads = kernel.nest.output, int(kernel.thread_count)
     counts = np.bincount(tile.thread, minlength=threads)
     each = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
     spans = ", ".join(_format_span(tile.index[:, d]) for d in range(tile.index.shape[1]))
-    words = f"Block 0 of {int(kernel.block_count)} writes {output.name}[{spans}]"
-    words += f" of {_format_shape(output.shape)}: "
-    words += f"{count_nouns(len(tile.thread), 'element')} by {count_nouns(threads, 'thread')}, {each} each. "
-    place = ", ".join(
-        f"{x.level} {x.name} = {int(find_thread_values(kernel, np.asarray(marked))[x.name])}"
-        for x in reversed(kernel.thread_loops)
+    yield (
+        f"Block 0 of {int(kernel.block_count)} writes {output.name}[{spans}] "
+        f"of {_format_shape(output.shape)}: "
+        f"{count_nouns(len(tile.thread), 'element')} by {count_nouns(threads, 'thread')}, {each} each."
     )
-    words += f"Thread {marked} is {place}. " if place else ""
+    at = find_thread_values(kernel, np.asarray(marked))
+    place = ", ".join(f"{x.level} {x.name} = {int(at[x.name])}" for x in reversed(kernel.thread_loops))
+    if place:
+        yield f"Thread {marked} is {place}."
     names = _list_axis_names(kernel)
     if grid.fixed:
-        words += "Shown at " + ", ".join(f"{names[d]} = {v}" for d, v in grid.fixed.items()) + ". "
-    lanes = [x for x in kernel.thread_loops if x.is_reduction]
+        yield f"Shown at {', '.join(f'{names[d]} = {v}' for d, v in grid.fixed.items())}."
+    lanes = ", ".join(x.name for x in kernel.thread_loops if x.is_reduction)
     if lanes:
-        together = ", ".join(x.name for x in lanes)
-        words += f"The threads along {together} add up parts of the same sums; the one at 0 writes them. "
-    parts = [x.name for x in kernel.block_loops if x.is_reduction]
+        yield f"The threads along {lanes} add up parts of the same sums; the one at 0 writes them."
+    parts = ", ".join(x.name for x in kernel.block_loops if x.is_reduction)
     if parts:
-        words += f"The blocks along {', '.join(parts)} add to the same elements. "
+        yield f"The blocks along {parts} add to the same elements."
     if tile.shortened:
-        words += f"Only the first iterations of {', '.join(tile.shortened)} are shown. "
-    return svg.draw_note(words, 0)
+        yield f"Only the first iterations of {', '.join(tile.shortened)} are shown."
 
 
 def _format_span(values: NDArray[np.int64]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,7 @@ class Buffer:
     @property
     def elements(self) -> Extent:
         """Elements of one copy, pad included."""
-        total: Extent = 1
-        for size in self.storage_extents:
-            total = total * size
-        return total
+        return prod(self.storage_extents)
 
     @property
     def bytes(self) -> Extent:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import cast
 
 from ekc.ir import expr as ex
@@ -174,7 +175,7 @@ class _LaunchBuilder:
         inside = self.serial_loops[self.accumulation_start :]
         inner = frozenset(x.name for x in inside)
         region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
-        points = tree.multiply_extents(x.extent for x in inside if not x.is_reduction)
+        points = prod(x.extent for x in inside if not x.is_reduction)
         if is_any(region.size != points):
             # A hull has elements that other threads write.
             raise make_schedule_error(

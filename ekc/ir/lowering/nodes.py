@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,7 @@ class FragmentNode:
     @property
     def fragment_count(self) -> Extent:
         """Number of fragments."""
-        return multiply_extents(x.extent for x in self.fragment_loops)
+        return prod(x.extent for x in self.fragment_loops)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,12 +234,20 @@ Node = (
 )
 
 
-def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    """Every node, outer ones first."""
+def walk_with_loops(
+    nodes: Sequence[Node], path: tuple[LoopNode, ...] = ()
+) -> Iterator[tuple[Node, tuple[LoopNode, ...]]]:
+    """Every node with the serial loops around it, outer nodes first."""
     for node in nodes:
-        yield node
+        yield node, path
         if isinstance(node, (LoopNode, WgmmaGroupNode)):
-            yield from walk_nodes(node.body)
+            inside = (*path, node) if isinstance(node, LoopNode) else path
+            yield from walk_with_loops(node.body, inside)
+
+
+def walk_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Every node, outer ones first."""
+    return (node for node, _ in walk_with_loops(nodes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +272,7 @@ class LaunchTree:
 
     def find_level_extent(self, level: str) -> Extent:
         """Number of values of a hardware index."""
-        return multiply_extents(x.extent for x in self.find_bound_loops(level))
+        return prod(x.extent for x in self.find_bound_loops(level))
 
     @cached_property
     def thread_loops(self) -> tuple[Loop, ...]:
@@ -274,7 +283,7 @@ class LaunchTree:
     def reduction_lane_stride(self) -> Extent:
         """Difference in thread number of two lanes with neighbouring parts of one reduction."""
         faster = takewhile(lambda x: not x.is_reduction, self.thread_loops)
-        return multiply_extents(x.extent for x in faster)
+        return prod(x.extent for x in faster)
 
     @cached_property
     def block_loops(self) -> tuple[Loop, ...]:
@@ -284,29 +293,17 @@ class LaunchTree:
     @cached_property
     def thread_count(self) -> Extent:
         """Threads in a block."""
-        return multiply_extents(x.extent for x in self.thread_loops)
+        return prod(x.extent for x in self.thread_loops)
 
     @cached_property
     def block_count(self) -> Extent:
         """Blocks in the grid."""
-        return multiply_extents(x.extent for x in self.block_loops)
+        return prod(x.extent for x in self.block_loops)
 
     @property
     def shared_bytes(self) -> Extent:
         """Shared memory of a block."""
-        total: Extent = 0
-        for b in self.buffers:
-            if b.scope == "shared":
-                total = total + b.aligned_bytes
-        return total
-
-
-def multiply_extents(values: Any) -> Extent:
-    """Product of extents; 1 where there are none."""
-    total: Extent = 1
-    for v in values:
-        total = total * v
-    return total
+        return sum(b.aligned_bytes for b in self.buffers if b.scope == "shared")
 
 
 def count_statements(nodes: tuple[Node, ...]) -> Extent:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from ekc.ir.affine import (
@@ -60,10 +61,7 @@ class Region:
     @property
     def size(self) -> Extent:
         """Number of elements."""
-        total: Extent = 1
-        for s in self.segments:
-            total = total * s.extent
-        return total
+        return prod(s.extent for s in self.segments)
 
     def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
         """Segment coordinates of a read of the tensor."""

@@ -7,6 +7,7 @@ raises the first refusal, the search reads the masks, replay and the record stor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -146,9 +147,7 @@ def check_reduction_lanes(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[
         both = " and ".join(x.name for x in lanes)
         problem = f"{between[0]} runs between {both}"
         yield requires(rule, False, f"{both} side by side", problem, f"reorder {between[0]} outside of both")
-    n: Extent = 1
-    for loop in lanes:
-        n = n * loop.extent
+    n = prod(x.extent for x in lanes)
     count, step = np.asanyarray(n), np.asanyarray(kernel.reduction_lane_stride)
     ok = (count <= WARP) & _is_power_of_two(count)
     yield fits(rule, ok, n, f"must be a power of two up to {WARP}", WARP, "lanes")

@@ -79,7 +79,7 @@ class Split(Step):
             problem = "factors is empty"
             raise self.make_error("at least one factor", problem, f'use split("{self.loop}", (1,))')
         checks = [_make_factor_check(self.loop, f) for f in self.factors]
-        strides = [_multiply_factors(self.factors[i:]) for i in range(len(self.factors) + 1)]
+        strides = [math.prod(self.factors[i:]) for i in range(len(self.factors) + 1)]
         _check_iteration_count("split", strides[0], "use smaller factors")
         outer = ceil_div(loop.extent, max_extent(strides[0], 1))
         checks.append(_make_divides_check(nest, loop, strides[0]))
@@ -131,13 +131,6 @@ def _check_iteration_count(rule: str, iterations: Extent, nearest: str) -> None:
     """Refuse more iterations than 64-bit indices can count later; populations have no such numbers."""
     if isinstance(iterations, int) and iterations > MAX_STEP_NUMBER:
         raise make_over_limit_error(rule, f"{iterations} iterations", f"at most {MAX_STEP_NUMBER}", nearest)
-
-
-def _multiply_factors(factors: tuple[Extent, ...]) -> Extent:
-    total: Extent = 1
-    for f in factors:
-        total = total * f
-    return total
 
 
 @dataclass(frozen=True)
