@@ -289,3 +289,12 @@ def evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
         return values[atom]
     inner = evaluate_form(atom.inner, values)
     return inner // atom.divisor if atom.op == "//" else inner % atom.divisor
+
+
+def split_digits(number: Any, extents: Mapping[Any, int]) -> dict[Any, Any]:
+    """The digits of a mixed-radix number, or of an array of these, by name; the fastest is first."""
+    digits = {}
+    for name, extent in extents.items():
+        digits[name] = number % extent
+        number = number // extent
+    return digits

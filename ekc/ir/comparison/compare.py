@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import evaluate_form
+from ekc.ir.affine import evaluate_form, split_digits
 from ekc.ir.comparison.tolerance import ReferenceEvaluator, list_all_indices
 from ekc.ir.compute import Compute
 from ekc.ir.lowering.memory_access import find_stored_tensors
@@ -160,19 +160,15 @@ def iterate_owned_parts(
     shape = [int(x.extent) for x in free]
     visited = set()
     for block in blocks.tolist():
-        env: dict[str, Any] = dict(points)
-        tile = []
-        for loop in kernel.block_loops:
-            env[loop.name] = block % int(loop.extent)
-            block //= int(loop.extent)
-            tile += [] if loop.is_reduction else [env[loop.name]]
+        place = split_digits(block, {x.name: int(x.extent) for x in kernel.block_loops})
         # Blocks that split a reduction own the same elements.
-        if tuple(tile) in visited:
+        tile = tuple(place[x.name] for x in _list_output_loops(kernel))
+        if tile in visited:
             continue
-        visited.add(tuple(tile))
+        visited.add(tile)
         # The loops are those of the main compute; its epilogue runs over the same elements.
         forms = (kernel.nest.axis_forms[a.name] for a in kernel.nest.compute.spatial_axes)
-        index = [np.asarray(evaluate_form(form, env)) for form in forms]
+        index = [np.asarray(evaluate_form(form, points | place)) for form in forms]
         inside: Any = True
         element: Any = 0
         for i, axis, stride in zip(index, compute.spatial_axes, compute.output.strides, strict=True):

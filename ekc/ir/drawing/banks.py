@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, evaluate_form
+from ekc.ir.affine import AffineForm, evaluate_form, split_digits
 from ekc.ir.analysis.bank_conflicts import count_address_wavefronts, find_paired_rows
 from ekc.ir.analysis.issued_accesses import compute_copy_width, compute_merged_width, list_unrolled_loops
 from ekc.ir.analysis.traffic import list_segment_digits
 from ekc.ir.drawing import svg
 from ekc.ir.drawing.ownership import find_thread_values
-from ekc.ir.drawing.svg import CYCLE, Cell, Drawn, Figure
+from ekc.ir.drawing.svg import CYCLE, Cell, Column, Drawn, Figure
 from ekc.ir.hardware.memory import BANK_BYTES, BANKS, WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
 from ekc.ir.lowering import nodes as tree
@@ -67,16 +67,19 @@ class SharedRequest:
     @property
     def stored_bytes(self) -> NDArray[np.int64]:
         """Byte address of each lane in the tile as it is stored."""
-        stored = np.asarray(self.buffer.apply_layout(self.address)) * self.buffer.dtype.bytes
-        return np.asarray(stored, np.int64)
+        return np.asarray(self.buffer.apply_layout(self.address) * self.buffer.dtype.bytes, np.int64)
+
+    @property
+    def warp_bytes(self) -> NDArray[np.int64]:
+        """`stored_bytes` of a whole warp, as one row; idle lanes have the address of the first."""
+        stored = self.stored_bytes
+        return np.append(stored, np.full(WARP - len(stored), stored[0]))[None]
 
     @property
     def wavefronts(self) -> int:
         """Passes through shared memory, as `ekc.ir.analysis.bank_conflicts` counts them."""
-        padded = np.full(WARP, self.stored_bytes[0])
-        padded[: len(self.address)] = self.stored_bytes
         columns = (np.array([n]) for n in (self.width_bytes, len(self.address)))
-        return int(count_address_wavefronts(padded[None], *columns)[0])
+        return int(count_address_wavefronts(self.warp_bytes, *columns)[0])
 
     @property
     def needed_wavefronts(self) -> int:
@@ -88,10 +91,8 @@ class SharedRequest:
 def _split_into_parts(request: SharedRequest) -> list[dict[int, list[int]]]:
     """The words of each lane, for lanes that take their turn together (see `count_address_wavefronts`)."""
     count, width = len(request.address), request.width_bytes
-    padded = np.full(WARP, request.stored_bytes[0])
-    padded[:count] = request.stored_bytes
     number = max(width // BANK_BYTES, 1)
-    if number > 1 and find_paired_rows(padded[None], (np.arange(WARP) < count)[None])[0]:
+    if number > 1 and find_paired_rows(request.warp_bytes, (np.arange(WARP) < count)[None])[0]:
         number //= 2
     size = WARP // number
     words = {
@@ -165,10 +166,9 @@ def _make_copy_store(kernel: LaunchTree, node: tree.StageNode) -> SharedRequest:
     strip = int(np.max(find_strip_width(node, kernel.thread_count)))
     extents, steps = list_segment_digits(node.target_address, region, vector, strip)
     number = np.arange(min(int(kernel.thread_count), WARP, max(int(region.size) // vector, 1)))
-    address = np.full(len(number), int(node.target_address.const))
-    for extent, step in zip(extents, steps, strict=True):
-        address += number % int(extent) * int(step)
-        number = number // int(extent)
+    digits = split_digits(number, dict(enumerate(map(int, extents)))).values()
+    moves = (digit * int(step) for digit, step in zip(digits, steps, strict=True))
+    address = sum(moves, np.full(len(number), int(node.target_address.const)))
     is_contiguous = node.buffer.fastest_segment == node.vector_segment
     words = (
         f"{'computed' if node.staging.producer else 'copied'} by all threads{', cp.async' * node.is_async}"
@@ -187,11 +187,7 @@ def _make_fragment_load(kernel: LaunchTree, node: tree.FragmentNode) -> SharedRe
     across, pair, _ = next(v for v in iterate_ldmatrix_variants(node) if v[2])
     row = substitute_access(node.source, find_row_pointer(node, across, pair))
     matrices = node.registers_per_lane * (1 + pair)
-    number = np.arange(LANE_GROUPS * matrices)
-    lanes: dict[str, Any] = {}
-    for name, extent in LDMATRIX_LANES.items():
-        lanes[name] = number % extent
-        number = number // extent
+    lanes = split_digits(np.arange(LANE_GROUPS * matrices), LDMATRIX_LANES)
     address = _evaluate_lanes(row.address, lanes, LANE_GROUPS * matrices)
     words = f"ldmatrix.x{matrices}{'.trans' * across} into {node.staging.name}"
     return SharedRequest(buffer, "load", words, address, LDMATRIX_ROW_BYTES // buffer.dtype.bytes)
@@ -218,25 +214,19 @@ def draw_banks(program: Program) -> Figure:
         (CYCLE[n], f"banks {n * _BANKS_PER_COLOR}-{(n + 1) * _BANKS_PER_COLOR - 1}")
         for n in range(BANKS // _BANKS_PER_COLOR)
     ]
-    elements, y = svg.draw_legend([*entries, ("mark o", "elements that the first warp loads at once")], 0)
-    note = (
+    column = Column()
+    column.add_legend([*entries, ("mark o", "elements that the first warp loads at once")])
+    column.add_note(
         f"Shared memory has {BANKS} banks of {BANK_BYTES} bytes. A wavefront serves one word of each bank, "
+        "to any number of lanes. Words of one bank take turns: bank conflicts. "
+        "Below each tile are requests of the first warp; a cell names its lanes, or the first of many.",
+        8,
     )
-    note += "to any number of lanes. Words of one bank take turns: bank conflicts. "
-    note += "Below each tile are requests of the first warp; a cell names its lanes, or the first of many."
-    more, height = svg.draw_note(note, y)
-    elements += more
-    y += height + 8
     for kernel, buffer in tiles[:_MOST_TILES]:
-        more, height = _draw_tile(kernel, buffer)
-        elements.append(svg.move_elements(more, 0, y))
-        y += height + 12
+        column.add_moved(_draw_tile(kernel, buffer), 12)
     if len(tiles) > _MOST_TILES:
-        names = ", ".join(b.name for _, b in tiles[_MOST_TILES:])
-        more, height = svg.draw_note(f"Not shown: {names}.", y)
-        elements += more
-        y += height
-    return Figure("Banks of shared memory", tuple(elements), y)
+        column.add_note(f"Not shown: {', '.join(b.name for _, b in tiles[_MOST_TILES:])}.")
+    return column.make_figure("Banks of shared memory")
 
 
 def _draw_tile(kernel: LaunchTree, buffer: Buffer) -> Drawn:
@@ -246,14 +236,15 @@ def _draw_tile(kernel: LaunchTree, buffer: Buffer) -> Drawn:
     pad = pitch - int(buffer.region.segments[buffer.segment_order[-1]].extent)
     each = max(BANK_BYTES // itemsize, 1)
     shown_rows, shown = min(rows, _TILE_ROWS), min(pitch, _TILE_WORDS * each)
-    head = f"{buffer.name}{format_shape(buffer, pad)} of {buffer.dtype}"
-    head += "".join(_list_layout_words(buffer, pad))
-    elements = [svg.draw_short_text(0, 14, head, svg.WIDTH, "m b", "", svg.CODE_HEIGHT, "mono")]
-    along = _describe_axes(kernel, buffer)
+    layout = "".join(_list_layout_words(buffer, pad))
+    head = f"{buffer.name}{format_shape(buffer, pad)} of {buffer.dtype}{layout}"
     part = "" if (shown_rows, shown) == (rows, pitch) else "; shown is the corner"
-    words = f"{count_nouns(rows, 'row')} of {count_nouns(pitch, 'element')}{along}{part}. Numbers are banks"
-    words += f"; a word holds {each} elements." if each > 1 else "."
-    elements.append(svg.draw_short_text(0, 31, words, svg.WIDTH))
+    size = f"{count_nouns(rows, 'row')} of {count_nouns(pitch, 'element')}{_describe_axes(kernel, buffer)}"
+    end = f"; a word holds {each} elements." if each > 1 else "."
+    elements = [
+        svg.draw_short_text(0, 14, head, svg.WIDTH, "m b", "", svg.CODE_HEIGHT, "mono"),
+        svg.draw_short_text(0, 31, f"{size}{part}. Numbers are banks{end}", svg.WIDTH),
+    ]
     top = 40.0
     loads = [r for r in requests if r.kind == "load"]
     touched = {int(a) + v for r in loads for a in r.address for v in range(r.vector)}
@@ -262,25 +253,17 @@ def _draw_tile(kernel: LaunchTree, buffer: Buffer) -> Drawn:
         elements.append(svg.draw_text(_LEFT - 8, top + row * _ROW + 12, f"row {row}", "s d", "e"))
         for first, count, bank in _list_words(buffer, row, shown):
             box = (_LEFT + first / each * _CELL, top + row * _ROW, count / each * _CELL, float(_ROW))
-            is_pad = first >= pitch - pad
-            style = "p D l" if is_pad else CYCLE[bank // _BANKS_PER_COLOR]
+            style = "p D l" if first >= pitch - pad else CYCLE[bank // _BANKS_PER_COLOR]
             cells.append(Cell(*box, style, str(bank)))
             if any(row * pitch + first + n in touched for n in range(count)):
                 marks.append(Cell(*box, "mark o"))
-    elements += svg.draw_cells([*cells, *marks])
-    y = top + shown_rows * _ROW + 14
+    column = Column(top + shown_rows * _ROW + 14, [*elements, *svg.draw_cells([*cells, *marks])])
     for request in requests:
-        more, height = _draw_request(request)
-        elements.append(svg.move_elements(more, 0, y))
-        y += height + 10
+        column.add_moved(_draw_request(request), 10)
     if not loads:
-        reader = (
-            "wgmma reads whole lines of 128 bytes of this tile" if buffer.panel else "no lane loads from it"
-        )
-        more, height = svg.draw_note(f"No load is shown: {reader}.", y)
-        elements += more
-        y += height
-    return elements, y
+        reader = "wgmma reads whole lines of 128 bytes of this tile"
+        column.add_note(f"No load is shown: {reader if buffer.panel else 'no lane loads from it'}.")
+    return column.elements, column.y
 
 
 def _list_layout_words(buffer: Buffer, pad: int) -> Iterator[str]:
@@ -330,12 +313,10 @@ def _draw_request(request: SharedRequest) -> Drawn:
             style = CYCLE[bank // _BANKS_PER_COLOR]
             text = _format_lanes(served, count)
             cells.append(Cell(_LEFT + bank * _CELL, y, count * _CELL, _ROW, style, text))
-    elements += svg.draw_cells(cells)
-    y = top + min(len(waves), _WAVEFRONTS) * _ROW + 4
-    if len(waves) <= _WAVEFRONTS:
-        return elements, y
-    more, height = svg.draw_note(f"The first {_WAVEFRONTS} of {len(waves)} wavefronts are shown.", y)
-    return [*elements, *more], y + height
+    column = Column(top + min(len(waves), _WAVEFRONTS) * _ROW + 4, [*elements, *svg.draw_cells(cells)])
+    if len(waves) > _WAVEFRONTS:
+        column.add_note(f"The first {_WAVEFRONTS} of {len(waves)} wavefronts are shown.")
+    return column.elements, column.y
 
 
 def _join_banks(wave: Mapping[int, list[int]]) -> Iterator[tuple[int, int, list[int]]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import AffineForm, evaluate_form
+from ekc.ir.affine import AffineForm, evaluate_form, split_digits
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree
@@ -33,7 +33,7 @@ class BlockTile:
 
 def find_thread_values(kernel: LaunchTree, threads: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Values of the thread loops for linear numbers of threads, by loop name."""
-    return _find_digits(kernel.thread_loops, threads)
+    return split_digits(threads, {x.name: int(x.extent) for x in kernel.thread_loops})
 
 
 def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
@@ -49,8 +49,8 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     for position, (name, count) in enumerate(counts.items(), 1):
         grid[name] = np.arange(count).reshape([-1 if i == position else 1 for i in range(len(shape))])
     number = np.arange(shape[0]).reshape(-1, *[1] * len(counts))
-    thread_values = find_thread_values(kernel, number)
-    grid |= thread_values | _find_digits(kernel.block_loops, np.asarray(block))
+    grid |= find_thread_values(kernel, number)
+    grid |= split_digits(np.asarray(block), {x.name: int(x.extent) for x in kernel.block_loops})
     inside = np.ones(shape, bool)
     for guard in target.guards:
         value = evaluate_form(guard.form, grid)
@@ -88,15 +88,6 @@ def _limit_counts(counts: dict[str, int], most: int) -> list[str]:
         counts[name] = -(-counts[name] // 2)
         changed[name] = None
     return list(changed)
-
-
-def _find_digits(loops: Sequence[Loop], number: NDArray[Any]) -> dict[str, NDArray[np.int64]]:
-    """Values of loops, fastest first, from their linear number."""
-    values = {}
-    for loop in loops:
-        values[loop.name] = number % int(loop.extent)
-        number = number // int(loop.extent)
-    return values
 
 
 def _evaluate_full(form: AffineForm, grid: Mapping[str, Any], shape: tuple[int, ...]) -> NDArray[np.int64]:
