@@ -13,7 +13,7 @@ from nicegui import ui
 from ekc.errors import EkcError
 from ekc.explorer.figures import COUNTS, StepFigures, compute_share_below
 from ekc.explorer.session import Explorer
-from ekc.ir.drawing.draw import PICTURE_NAMES, draw_schedule
+from ekc.ir.drawing.draw import PICTURE_NAMES
 from ekc.ir.schedule.schedule import Schedule
 from ekc.report.theme import COLORS, import_plotly
 from ekc.search.data.result import get_arithmetic_type
@@ -107,7 +107,7 @@ def show_picture(explorer: Explorer, name: str, choose: Callable[[str], None]) -
 
 def _draw_picture(schedule: Schedule, name: str) -> None:
     try:
-        ui.html(draw_schedule(schedule, name), sanitize=False).classes("picture w-full")
+        ui.html(schedule.draw(name), sanitize=False).classes("picture w-full")
     except EkcError as problem:
         ui.label(str(problem)).classes("note")
 

@@ -399,16 +399,13 @@ def list_factors(e: Expr) -> tuple[Expr, ...]:
 
 def map_children(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The node with each direct sub-expression changed; a node without any as it is."""
-    match e:
-        case Binary():
-            return Binary(e.op, change(e.a), change(e.b))
-        case Call():
-            return Call(e.function, change(e.argument))
-        case Load():
-            return Load(e.tensor, tuple(map(change, e.index)))
-        case Where():
-            return Where(e.op, *map(change, children(e)))
-    return e
+    if isinstance(e, Binary):
+        return Binary(e.op, change(e.a), change(e.b))
+    if isinstance(e, Call):
+        return Call(e.function, change(e.argument))
+    if isinstance(e, Load):
+        return Load(e.tensor, tuple(map(change, e.index)))
+    return Where(e.op, *map(change, children(e))) if isinstance(e, Where) else e
 
 
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:

@@ -213,7 +213,7 @@ def _choose_sliced_axis(axes: list[str], ranges: Arrays) -> str:
 
 def read_padded(array: Any, load: ex.Load, axes: Mapping[str, Any]) -> Array:
     """Elements of a tensor in float64, 0 outside of it."""
-    index = [np.asarray(ex.evaluate(i, axes, _refuse_load)) for i in load.index]
+    index = [np.asarray(ex.evaluate(i, axes, refuse_load)) for i in load.index]
     inside = [(i >= 0) & (i < extent) for i, extent in zip(index, array.shape, strict=True)]
     if all(mask.all() for mask in inside):
         return _gather_elements(array, index).astype(np.float64)
@@ -245,5 +245,6 @@ def _is_full_range(index: Array, extent: int) -> bool:
     return index.size == extent and index[0] == 0 and bool((index[1:] - index[:-1] == 1).all())
 
 
-def _refuse_load(load: ex.Load) -> Any:
+def refuse_load(load: ex.Load) -> Any:
+    """The error for a tensor that is read in an index."""
     raise ValueError(f"{load}: an index cannot read a tensor")

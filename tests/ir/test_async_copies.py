@@ -13,7 +13,7 @@ from ekc.codegen.generate import generate
 from ekc.devices import open as open_device
 from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.analysis.registers import estimate_registers
+from ekc.ir.analysis.occupancy import estimate_registers
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import CopyWaitNode, LoopNode, walk_nodes

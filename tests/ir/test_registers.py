@@ -7,7 +7,7 @@ import pytest
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import ScheduleError
 from ekc.ir import operators as o
-from ekc.ir.analysis import registers
+from ekc.ir.analysis import occupancy
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.schedule import Schedule
@@ -25,11 +25,11 @@ def tiled(stages: int, copy: str, k: int = 8, vector: int = 1) -> Schedule:
 
 
 def rounds(schedule: Schedule) -> int:
-    return int(registers.count_copy_rounds(derive_launches(schedule.program)[0]))
+    return int(occupancy.count_copy_rounds(derive_launches(schedule.program)[0]))
 
 
 def estimate(schedule: Schedule) -> int:
-    return int(registers.estimate_registers(derive_launches(schedule.program)[0]))
+    return int(occupancy.estimate_registers(derive_launches(schedule.program)[0]))
 
 
 def test_rounds_of_pipelined_copies_need_registers() -> None:
@@ -51,7 +51,7 @@ def test_copy_of_many_rounds_is_refused_and_would_spill(
     with pytest.raises(ScheduleError, match=r"registers: \d+, at most 231; .*wider copies"):
         compile_schedule(narrow, "sm_80", limits)
     assert compile_schedule(wide, "sm_80", limits).resources[0].stack_bytes == 0
-    monkeypatch.setattr(registers, "REGISTERS_PER_ROUND", 0)
+    monkeypatch.setattr(occupancy, "REGISTERS_PER_ROUND", 0)
     allocated = compile_schedule(narrow, "sm_80", limits).resources[0]
     assert allocated.registers > 240
     assert allocated.stack_bytes > 64

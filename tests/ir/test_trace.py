@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ekc.errors import EkcError
 from ekc.ir.analysis.population_math import Lookup
-from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, has_any, record_walks
-from ekc.ir.trace.trace import WalkTrace
+from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, WalkTrace, has_any, record_walks
 
 Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
 

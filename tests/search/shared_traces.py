@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
-from ekc.ir.trace.trace import WalkTrace
+from ekc.ir.trace.recorder import WalkTrace
 from ekc.search.sketches.builder import Structure
 from ekc.search.space.constraints import StructureEvaluator
 

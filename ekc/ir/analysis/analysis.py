@@ -8,7 +8,6 @@ are warp instructions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +30,13 @@ from ekc.ir.analysis.occupancy import compute_parallelism, compute_reuse
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
 from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
 from ekc.ir.compute import Compute, list_operations
-from ekc.ir.dtypes import TF32, find_read_type
+from ekc.ir.dtypes import TF32, DType, find_read_type
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.mma import MMA_ROWS
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering import nodes as tree
-from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess, substitute_access
+from ekc.ir.lowering.buffers import BoundsGuard, substitute_access
 from ekc.ir.lowering.fragments import (
     find_ldmatrix_fit,
     find_register_element,
@@ -47,7 +46,6 @@ from ekc.ir.lowering.fragments import (
 )
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
-from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Program
 from ekc.ir.trace.recorder import has_any
 
@@ -171,7 +169,8 @@ class _QuantityWalk:
                 case tree.WriteNode():
                     self._count_accumulator_write(node, trips)
                 case tree.InitNode() if node.buffer is None:
-                    self._count_write(node.target, 1, trips * to_float64(node.region.size), node.region)
+                    count = trips * to_float64(node.region.size)
+                    self.traffic.count_access(node.target, "store", 1, count, node.target.guards, node.region)
                 case tree.BarrierNode():
                     self._add_quantity("barriers", trips)
                 case tree.CopyWaitNode():
@@ -191,19 +190,24 @@ class _QuantityWalk:
     def _count_accumulator_write(self, node: tree.WriteNode, trips: PopulationValue) -> None:
         elements = trips * to_float64(node.region.size)
         count = elements / to_float64(node.vector)
-        self._add_quantity("guards", trips * _count_needed_guards(node.target.guards) * self.warp_count)
-        cost = compute_conversion_cost(node.buffer.dtype, node.target.dtype)
-        if cost:
-            self._add_quantity("conversions", elements * self.warp_count * cost)
+        guards = node.target.guards
+        self._add_quantity("guards", trips * _count_needed_guards(guards) * self.warp_count)
+        self._add_conversions(node.buffer.dtype, node.target.dtype, elements)
         if self.kernel.nest.epilogue is not None:
             self._count_epilogue(node, elements)
-        self._count_write(node.target, node.vector, count, node.region)
+        self.traffic.count_access(node.target, "store", node.vector, count, guards, node.region)
         if node.is_atomic:
             # L2 reads the element that it changes.
-            self.traffic.count_access(node.target, "load", 1, count, node.target.guards, node.region)
+            self.traffic.count_access(node.target, "load", 1, count, guards, node.region)
 
     def _add_quantity(self, name: str, value: PopulationValue) -> None:
         self.sums[name] = self.sums[name] + value
+
+    def _add_conversions(self, source: DType, target: DType, elements: PopulationValue) -> None:
+        """Conversions of so many elements by each thread, if the types differ."""
+        cost = compute_conversion_cost(source, target)
+        if cost:
+            self._add_quantity("conversions", elements * self.warp_count * cost)
 
     def _add_loads(
         self, kind: str, item_bytes: int, elements: PopulationValue, runs: PopulationValue
@@ -230,9 +234,6 @@ class _QuantityWalk:
             fewer = trips * (extent + 1 - waits * extent)
             self._add_quantity("barriers", choose(to_float64(node.loop.stages) > 1, fewer, 0.0))
 
-    def _count_write(self, target: TensorAccess, vector: Any, count: PopulationValue, region: Region) -> None:
-        self.traffic.count_access(target, "store", vector, count, target.guards, region)
-
     def _count_epilogue(self, node: tree.WriteNode, elements: PopulationValue) -> None:
         """Arithmetic and reads of the epilogue for each stored element."""
         guards, nest = node.target.guards, self.kernel.nest
@@ -245,9 +246,7 @@ class _QuantityWalk:
                 continue
             width, share = compute_fetch_width(node, access), compute_epilogue_read_share(node, access)
             read_type = find_read_type(access.dtype, nest.compute.acc_dtype)
-            cost = compute_conversion_cost(access.dtype, read_type)
-            if cost:
-                self._add_quantity("conversions", runs * share * to_float64(width) * self.warp_count * cost)
+            self._add_conversions(access.dtype, read_type, runs * share * to_float64(width))
             self._add_quantity("guards", runs * share * _count_needed_guards(access.guards) * self.warp_count)
             all_guards = merge_guards(guards, access.guards)
             self.traffic.count_access(access, "load", width, elements * share, all_guards, node.region)
@@ -266,9 +265,7 @@ class _QuantityWalk:
         width = compute_copy_width(node, self.loop_path, self.kernel.nest)
         count = trips * size / to_float64(width)
         self._add_quantity("guards", count * guard_count * self.warp_count)
-        cost = compute_conversion_cost(node.source.dtype, node.buffer.dtype)
-        if cost:
-            self._add_quantity("conversions", trips * size * self.warp_count * cost)
+        self._add_conversions(node.source.dtype, node.buffer.dtype, trips * size)
         self.traffic.count_access(node.source, "load", width, count, node.source.guards, node.buffer.region)
         if node.source.buffer is None:
             self._add_loads("direct", node.source.dtype.bytes, trips * size, self.loop_runs)
@@ -387,7 +384,4 @@ class _QuantityWalk:
 
 def _count_needed_guards(guards: tuple[BoundsGuard, ...]) -> PopulationValue:
     """Number of guards that are needed (for a population, by each member)."""
-    total: PopulationValue = 0.0
-    for g in guards:
-        total = total + to_float64(g.needs_lower_check | g.needs_upper_check)
-    return total
+    return sum((to_float64(g.needs_lower_check | g.needs_upper_check) for g in guards), 0.0)

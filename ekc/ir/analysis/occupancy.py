@@ -1,16 +1,17 @@
-"""Occupancy of a launch: resident blocks, waves, and reuse of memory by the blocks of a wave."""
+"""Occupancy of a launch: registers, resident blocks, waves, and reuse of memory by the blocks of a wave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 
 import numpy as np
 
+from ekc.ir.affine import Extent, min_extent
 from ekc.ir.analysis.population_math import PopulationValue, multiply_extents, to_float64
-from ekc.ir.analysis.registers import RESERVED_REGISTERS, count_prefetch_registers, estimate_registers
 from ekc.ir.hardware.memory import SECTOR_BYTES, WARP
 from ekc.ir.hardware.target import LaunchLimits
+from ekc.ir.lowering.buffers import Buffer
 from ekc.ir.lowering.memory_access import (
     IndexForms,
     count_block_elements,
@@ -18,6 +19,51 @@ from ekc.ir.lowering.memory_access import (
     find_global_writes,
 )
 from ekc.ir.lowering.nodes import LaunchTree, count_statements
+from ekc.ir.program import Staging
+
+RESERVED_REGISTERS = 24
+"""Registers of a thread that are reserved for addresses and loop counters."""
+REGISTERS_PER_ROUND = 2
+"""Registers for the two addresses of each unrolled round of a copy of a pipelined tile. The addresses do not
+change with the loops inside, so compilers keep them in registers (`benchmarks/cost_model/registers.py`)."""
+
+
+def estimate_registers(kernel: LaunchTree) -> Extent:
+    """32-bit registers of one thread for its tiles, prefetched shared tiles included, and for the addresses
+    of copies of pipelined tiles."""
+    total = count_prefetch_registers(kernel) + REGISTERS_PER_ROUND * count_copy_rounds(kernel)
+    for b in kernel.buffers:
+        if b.scope != "shared":
+            lanes = WARP if b.scope == "fragment" else 1
+            total = total + -(-b.elements * b.dtype.bytes // (4 * lanes))
+    return total
+
+
+def count_prefetch_registers(kernel: LaunchTree) -> Extent:
+    """32-bit registers in which a thread keeps the next shared tiles while it uses the current ones."""
+    total: Extent = 0
+    for b, staging in _iterate_copied_tiles(kernel):
+        if not kernel.nest.is_async(staging):
+            elements = min_extent(b.copy_count - 1, 1) * -(-b.region.size // kernel.thread_count)
+            total = total + -(-elements * b.dtype.bytes // 4)
+    return total
+
+
+def count_copy_rounds(kernel: LaunchTree) -> Extent:
+    """Rounds in which a thread copies its share of the pipelined tiles."""
+    total: Extent = 0
+    for b, staging in _iterate_copied_tiles(kernel):
+        rounds = -(-b.region.size // (staging.vector * kernel.thread_count))
+        total = total + min_extent(b.copy_count - 1, 1) * rounds
+    return total
+
+
+def _iterate_copied_tiles(kernel: LaunchTree) -> Iterator[tuple[Buffer, Staging]]:
+    """The shared tiles that are copied and not computed on the spot."""
+    for b in kernel.buffers:
+        staging = kernel.nest.find_staging(b.name)
+        if b.scope == "shared" and staging is not None and staging.producer is None:
+            yield b, staging
 
 
 def compute_parallelism(

@@ -31,6 +31,7 @@ from ekc.ir.reference import (
     evaluate_compute_at,
     list_float_tensors,
     read_padded,
+    refuse_load,
 )
 
 Indices = tuple[NDArray[Any], ...]
@@ -70,11 +71,7 @@ def _evaluate_index(index: ex.Expr, extent: int, ranges: Mapping[str, NDArray[An
     """Values of an index expression, clipped to the tensor, each once."""
     names = sorted(ex.find_variables(index))
     grid = dict(zip(names, np.ix_(*(ranges[name] for name in names)), strict=True))
-    return np.unique(np.clip(np.asarray(ex.evaluate(index, grid, _refuse_load)), 0, extent - 1))
-
-
-def _refuse_load(load: ex.Load) -> Any:
-    raise ValueError(f"{load}: an index cannot read a tensor")
+    return np.unique(np.clip(np.asarray(ex.evaluate(index, grid, refuse_load)), 0, extent - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,7 @@ class ReferenceEvaluator:
         comparison, the second part is a tolerance of each element (`choice_tolerances`), so that it excuses
         no other element.
         """
-        produced = self._find_produced_reads(compute)
+        produced = dict.fromkeys(x.tensor for x in compute.loads if x.tensor in self.producers)
         read = {name: self._evaluate_read(compute, name, where, unstored) for name in produced}
         results = {name: convert_results(self.producers[name], one.values) for name, one in read.items()}
         values = {name: self._place_values(name, one, results[name]) for name, one in read.items()}
@@ -181,10 +178,6 @@ class ReferenceEvaluator:
             return False
         read, out = self.op.tensors[body.tensor].dtype, compute.output.dtype
         return read is out or (out is FLOAT32 and not read.is_integer)
-
-    def _find_produced_reads(self, compute: Compute) -> dict[str, None]:
-        """Tensors that a compute reads and that are not inputs."""
-        return dict.fromkeys(x.tensor for x in ex.find_loads(compute.body) if x.tensor in self.producers)
 
     def _evaluate_read(
         self, reader: Compute, name: str, where: AxisIndices, unstored: Collection[str]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
@@ -29,24 +28,8 @@ OVERVIEW = "overview"
 PICTURE_NAMES = (OVERVIEW, *PICTURES)
 
 
-class DrawnSchedule(Protocol):
-    """The parts of an `ekc.Schedule` that pictures read."""
-
-    @property
-    def op(self) -> Operator:
-        """The operator."""
-
-    @property
-    def program(self) -> Program:
-        """The loops."""
-
-    @property
-    def digest(self) -> str:
-        """Hash of the contents."""
-
-
-def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> SvgText:
-    """SVG text of a schedule: the "overview", or one picture of `PICTURES`.
+def draw_schedule(op: Operator, program: Program, digest: str, picture: str) -> SvgText:
+    """SVG text of the schedule of this digest: the "overview", or one picture of `PICTURES`.
 
     The overview has every picture that applies, and a line for each that does not. Raises `InvalidInput` for
     another name, and for a single picture that does not apply.
@@ -56,11 +39,11 @@ def draw_schedule(schedule: DrawnSchedule, picture: str = OVERVIEW) -> SvgText:
     if picture == OVERVIEW:
         for draw in PICTURES.values():
             try:
-                figures.append(draw(schedule.program))
+                figures.append(draw(program))
             except InvalidInput as reason:
                 notes.append(f"Not shown: {str(reason).partition(';')[0]}.")
     else:
-        figures.append(PICTURES[picture](schedule.program))
-    title = f"{schedule.op.name}, schedule {schedule.digest}"
+        figures.append(PICTURES[picture](program))
+    title = f"{op.name}, schedule {digest}"
     description = ". ".join([*(figure.heading for figure in figures), *notes])
-    return SvgText(compose_picture(title, str(schedule.op), description, figures, notes))
+    return SvgText(compose_picture(title, str(op), description, figures, notes))

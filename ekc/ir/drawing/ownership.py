@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.ir.affine import AffineForm, evaluate_form, split_digits
+from ekc.ir.affine import evaluate_form, split_digits
 from ekc.ir.lowering import nodes as tree
-from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
+from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.program import Loop
 
@@ -41,7 +41,7 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     again is in it once."""
     target, lanes, region_extents, path = _find_target(kernel)
     extents = {x.loop.name: int(x.loop.extent) for x in path} | region_extents
-    used = target.address.find_variables() | _find_guard_variables(target.guards)
+    used = target.address.find_variables().union(*(g.form.find_variables() for g in target.guards))
     counts = {name: extent for name, extent in extents.items() if name in used}
     shortened = _limit_counts(counts, MOST_POINTS // max(int(kernel.thread_count), 1))
     shape = (int(kernel.thread_count), *counts.values())
@@ -57,7 +57,7 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
         inside = inside & (value >= 0) & (value < guard.extent)
     for lane in lanes:
         inside = inside & (grid[lane.name] == 0)
-    index = [_evaluate_full(form, grid, shape)[inside] for form in target.index]
+    index = [np.broadcast_to(np.asarray(evaluate_form(f, grid)), shape)[inside] for f in target.index]
     return BlockTile(np.stack(index, axis=-1), np.broadcast_to(number, shape)[inside], tuple(shortened))
 
 
@@ -74,10 +74,6 @@ def _find_target(
     raise AssertionError(f"{kernel.nest.output.name} is not written")
 
 
-def _find_guard_variables(guards: Sequence[BoundsGuard]) -> set[str]:
-    return {name for g in guards for name in g.form.find_variables()}
-
-
 def _limit_counts(counts: dict[str, int], most: int) -> list[str]:
     """Halve the largest counts until their product is at most `most`; the names of those that changed."""
     changed: dict[str, None] = {}
@@ -88,10 +84,6 @@ def _limit_counts(counts: dict[str, int], most: int) -> list[str]:
         counts[name] = -(-counts[name] // 2)
         changed[name] = None
     return list(changed)
-
-
-def _evaluate_full(form: AffineForm, grid: Mapping[str, Any], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.broadcast_to(np.asarray(evaluate_form(form, grid)), shape)
 
 
 @dataclass(frozen=True, eq=False)

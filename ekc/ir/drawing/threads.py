@@ -68,7 +68,7 @@ def _draw_launch(kernel: LaunchTree) -> Drawn:
     grid = make_tile_grid(tile)
     marked = int(grid.owner[grid.owner >= 0][0]) if (grid.owner >= 0).any() else 0
     column = Column()
-    column.add_note(_describe_tile(kernel, tile, grid, marked))
+    column.add_note(" ".join(_describe_tile(kernel, tile, grid, marked)))
     entries = [(CYCLE[n % len(CYCLE)], f"warp {n}") for n in _list_warps(grid)]
     left = len(entries) - len(CYCLE)
     entries = [*entries[: len(CYCLE)], *([("gray", f"{left} more, colors again")] if left > 0 else [])]
@@ -93,12 +93,8 @@ def _draw_tile(kernel: LaunchTree, grid: TileGrid, marked: int) -> Drawn:
     return [*whole, svg.move_elements(corner, width + 30, 0)], max(height, corner_height)
 
 
-def _describe_tile(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> str:
+def _describe_tile(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> Iterator[str]:
     """Sentences above the tile."""
-    return " ".join(_list_sentences(kernel, tile, grid, marked))
-
-
-def _list_sentences(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: int) -> Iterator[str]:
     output, threads = kernel.nest.output, int(kernel.thread_count)
     counts = np.bincount(tile.thread, minlength=threads)
     each = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"

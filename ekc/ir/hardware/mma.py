@@ -15,6 +15,7 @@ where each is `elements_per_register`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, TF32, DType
 
@@ -63,15 +64,15 @@ class MmaInstruction:
         """Registers of a lane for its part of b."""
         return MMA_COLUMNS * self.depth // (LANE_GROUPS * LANES_PER_GROUP * self.elements_per_register)
 
-    def find_a_element(self, register: int, slot: int) -> tuple[int, int]:
+    def find_a_element(self, register: Any, slot: Any) -> tuple[Any, Any]:
         """(half of the rows, depth offset from `elements_per_register * place`); the group has its row."""
         return register % 2, self.elements_per_register * LANES_PER_GROUP * (register // 2) + slot
 
-    def find_b_element(self, register: int, slot: int) -> int:
+    def find_b_element(self, register: Any, slot: Any) -> Any:
         """Depth offset of an element of b from `elements_per_register * place`; the group has its column."""
         return self.elements_per_register * LANES_PER_GROUP * register + slot
 
-    def find_sum_element(self, element: int) -> tuple[int, int]:
+    def find_sum_element(self, element: Any) -> tuple[Any, Any]:
         """(half of the rows, column of two) of a sum; the lane's group and place give the rest."""
         return element // 2, element % 2
 

@@ -42,11 +42,10 @@ class LaunchLimits:
 class ArchCapabilities:
     """Instructions and shared memory that code compiled for one architecture can use."""
 
-    has_cp_async: bool
-    """Whether the architecture has asynchronous copies (`ekc.ir.hardware.cp_async`)."""
-    has_mma: bool
-    """Whether it has every tensor-core product of `ekc.ir.hardware.mma`, and with them the float minimum and
-    maximum that keep NaN: both came with compute capability 8.0."""
+    has_ampere: bool
+    """Whether the architecture has what came with compute capability 8.0: asynchronous copies
+    (`ekc.ir.hardware.cp_async`), every tensor-core product of `ekc.ir.hardware.mma`, and the float minimum
+    and maximum that keep NaN."""
     has_wgmma: bool
     """Whether it has the warpgroup products of `ekc.ir.hardware.wgmma`."""
     shared_bytes: int
@@ -54,7 +53,7 @@ class ArchCapabilities:
 
 
 def _make_row(kib: int, has_ampere: bool = True, has_wgmma: bool = False) -> ArchCapabilities:
-    return ArchCapabilities(has_ampere, has_ampere, has_wgmma, kib * 1024)
+    return ArchCapabilities(has_ampere, has_wgmma, kib * 1024)
 
 
 ARCH_CAPABILITIES = {
@@ -91,7 +90,7 @@ def find_capabilities(arch: str) -> ArchCapabilities:
     return replace(base, shared_bytes=STATIC_SHARED_BYTES)
 
 
-FIRST_AMPERE_ARCH = f"sm_{next(name for name, row in ARCH_CAPABILITIES.items() if row.has_mma)}"
+FIRST_AMPERE_ARCH = f"sm_{next(name for name, row in ARCH_CAPABILITIES.items() if row.has_ampere)}"
 """The first target with cp.async and mma, as messages name it."""
 
 
@@ -100,10 +99,10 @@ def restrict_to_arch(limits: LaunchLimits, arch: str) -> LaunchLimits:
     row = find_capabilities(arch)
     return replace(
         limits,
-        async_copies=row.has_cp_async,
-        tensor_cores=row.has_mma,
+        async_copies=row.has_ampere,
+        tensor_cores=row.has_ampere,
         group_products=row.has_wgmma,
-        nan_extremes=row.has_mma,
+        nan_extremes=row.has_ampere,
     )
 
 

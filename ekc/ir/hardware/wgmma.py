@@ -20,6 +20,7 @@ ISA, "Async proxy").
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, DType
 from ekc.ir.hardware.memory import SWIZZLE_CHUNKS, SWIZZLE_PATTERN_BYTES
@@ -57,7 +58,7 @@ class WgmmaFamily:
         """Name of the instruction with `strip_count` strips: "wgmma.m64n128k16"."""
         return self.name.replace("N", str(STRIP_COLUMNS * strip_count))
 
-    def find_sum_element(self, element: int) -> tuple[int, int, int]:
+    def find_sum_element(self, element: Any) -> tuple[Any, Any, Any]:
         """(strip, half of the rows, column of two) of a sum; warp, group and place give the rest."""
         return element // SUMS_PER_LANE, element // 2 % 2, element % 2
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ekc.ir.affine import Extent, ceil_div, max_extent, min_extent
-from ekc.ir.analysis.registers import RESERVED_REGISTERS, estimate_registers
+from ekc.ir.analysis.occupancy import RESERVED_REGISTERS, estimate_registers
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches

@@ -119,14 +119,10 @@ def _check_destination(node: StageNode) -> Iterator[Check]:
     if node.buffer.fastest_segment != node.vector_segment or node.source.dtype is not node.buffer.dtype:
         return
     v = np.asanyarray(node.staging.vector)
-    together, near = _find_common_divisor(_list_steps(node.target_address, f"#{node.vector_segment}"), v)
+    steps = [c for a, c in node.target_address.terms if a != f"#{node.vector_segment}"]
+    together, near = _find_common_divisor([*steps, node.target_address.const], v)
     rule, ok = f"vector width of {node.staging.name}", (v == 1) | together
     yield fits(rule, ok, node.staging.vector, "must divide the pad", near, "elements at once")
-
-
-def _list_steps(address: AffineForm, own: str) -> list[Extent]:
-    """The steps of an address but the one along the vector, and its start."""
-    return [c for a, c in address.terms if a != own] + [address.const]
 
 
 def check_async_copies(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:

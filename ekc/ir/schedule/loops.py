@@ -78,7 +78,7 @@ class Split(Step):
         if not self.factors:
             problem = "factors is empty"
             raise self.make_error("at least one factor", problem, f'use split("{self.loop}", (1,))')
-        checks = [_make_factor_check(self.loop, f) for f in self.factors]
+        checks = [at_least(f"split {self.loop}", f, 1, "as a factor") for f in self.factors]
         strides = [math.prod(self.factors[i:]) for i in range(len(self.factors) + 1)]
         _check_iteration_count("split", strides[0], "use smaller factors")
         outer = ceil_div(loop.extent, max_extent(strides[0], 1))
@@ -89,10 +89,6 @@ class Split(Step):
         form = AffineForm(tuple(zip(names, strides, strict=True)))
         new = nest.replace_loops((loop.name,), tuple(parts), {loop.name: form})
         return program.replace_nest(nest, new, *checks)
-
-
-def _make_factor_check(loop: str, factor: Extent) -> Check:
-    return at_least(f"split {loop}", factor, 1, "as a factor")
 
 
 def _make_divides_check(nest: Nest, loop: Loop, step: Extent) -> Check:

@@ -203,7 +203,7 @@ class Schedule:
         # Pictures read the analysis, which `import ekc` does not need.
         from ekc.ir.drawing.draw import draw_schedule
 
-        return draw_schedule(self, picture)
+        return draw_schedule(self.op, self.program, self.digest, picture)
 
     @cached_property
     def digest(self) -> str:

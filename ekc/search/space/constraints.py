@@ -19,8 +19,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
 from ekc.ir.refusal import Check
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, record_walks
-from ekc.ir.trace.trace import WalkOutput, WalkTrace
+from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, WalkOutput, WalkTrace, record_walks
 from ekc.search.sketches.builder import Structure
 
 
