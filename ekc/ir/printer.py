@@ -265,14 +265,11 @@ def _format_tile_box(tile: Buffer, region: Region) -> str:
         along = _find_segments_along(tile.region, dim)
         if along:
             start = tile.region.find_offset(region.find_printed_start(), dim)
-            start = AffineForm(tuple((a, c) for a, c in start.terms if a not in printed), start.const)
-            start = _divide_form(start, along[-1].stride)
-            spans.append(_format_span(start, _find_segments_along(region, dim), along[-1].stride))
+            unit = along[-1].stride
+            terms = tuple((a, c // unit) for a, c in start.terms if a not in printed)
+            start = AffineForm(terms, start.const // unit)
+            spans.append(_format_span(start, _find_segments_along(region, dim), unit))
     return f"{tile.name}[{', '.join(spans)}]{''.join(_format_joint_ranges(region, view))}"
-
-
-def _divide_form(form: AffineForm, step: Extent) -> AffineForm:
-    return AffineForm(tuple((a, c // step) for a, c in form.terms), form.const // step)
 
 
 def _format_span(base: AffineForm, segments: Sequence[Segment], unit: Extent = 1) -> str:

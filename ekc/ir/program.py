@@ -159,10 +159,14 @@ class Nest:
         return {loop.name: "" if loop.axis in still else loop.axis for loop in self.loops}
 
     @cached_property
+    def computes(self) -> tuple[Compute, ...]:
+        """The compute, and the producers that it is fused with (compute_at)."""
+        return (self.compute, *(s.producer for s in self.stagings if s.producer))
+
+    @cached_property
     def fused_reduction_extents(self) -> dict[str, Extent]:
         """Extents of the reduction axes of producers (compute_at), by name."""
-        computes = [s.producer for s in self.stagings if s.producer]
-        return {a.name: a.extent for c in computes for a in c.reduction_axes}
+        return {a.name: a.extent for c in self.computes[1:] for a in c.reduction_axes}
 
     def find_loop(self, name: str) -> Loop:
         """The loop of that name."""
@@ -171,6 +175,11 @@ class Nest:
     def find_position(self, name: str) -> int:
         """Position of the loop in the nest, 0 for the outermost."""
         return next(i for i, loop in enumerate(self.loops) if loop.name == name)
+
+    def list_inner_loops(self, at: str | None) -> list[str]:
+        """Names of the serial loops inside the loop `at`; of all serial loops for None."""
+        serial = [x.name for x in self.loops if x.is_serial]
+        return serial if at is None else serial[serial.index(at) + 1 :]
 
     def replace_loops(
         self, old: tuple[str, ...], new: tuple[Loop, ...], forms: Mapping[str, AffineForm]
@@ -220,6 +229,13 @@ class Program:
                 return nest
         names = [name for nest in self.nests for name in nest.extents]
         raise make_unknown_name_error(rule, "loop", loop, names)
+
+    def find_output_nest(self, tensor: str, rule: str) -> Nest:
+        """The nest whose compute has that output; `ScheduleError` with the nearest name where none has."""
+        nests = {n.compute.output.name: n for n in self.nests}
+        if tensor not in nests:
+            raise make_unknown_name_error(rule, "output", tensor, nests)
+        return nests[tensor]
 
     @property
     def nondeterministic_outputs(self) -> tuple[str, ...]:

@@ -84,9 +84,9 @@ def compute_parallelism(
     resident = np.maximum(reduce(np.minimum, block_limits, float(limits.blocks_per_sm)), 1.0)
     slots = resident * limits.sms
     waves = np.ceil(blocks / slots)
-    main = kernel.nest.compute
-    fused = [s.producer for s in kernel.nest.stagings if s.producer and s.producer.reduction_axes]
-    points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in (main, *fused))
+    main, *fused = kernel.nest.computes
+    summed = [main, *(c for c in fused if c.reduction_axes)]
+    points = sum(float(np.prod([float(a.extent) for a in c.axes])) for c in summed)
     return {
         "threads": threads,
         "warps": warps,

@@ -137,11 +137,9 @@ class _LaunchBuilder:
     def _find_inner_loops(self, at: str | None, scope: str) -> frozenset[str]:
         """Loops that run while a staging at `at` stays: the deeper serial ones; for shared memory all thread
         loops too, for fragments those on thread.x."""
-        names = [x.name for x in self.serial_loops]
-        deeper = names if at is None else names[names.index(at) + 1 :]
         levels = {"shared": THREAD_LEVELS, "fragment": THREAD_LEVELS[:1]}.get(scope, ())
         threads = [x.name for x in self.nest.loops if x.level in levels]
-        return frozenset((*deeper, *threads))
+        return frozenset((*self.nest.list_inner_loops(at), *threads))
 
     def _make_buffer(self, staging: Staging) -> Buffer:
         reads = [form for load, form in self.read_indices.items() if load.tensor == staging.tensor]

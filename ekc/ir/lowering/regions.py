@@ -193,10 +193,9 @@ def _find_dimension_region(
     terms, axes = tuple([t for t, axis in inside if axis]), {axis for _, axis in inside if axis}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
-    if different or not is_single or any(is_any(c < 0) for _, c in terms):
-        return _make_hull(dim, forms, outer_forms, inner_loops, extents)
-    lowest = [find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine)]
-    if any(is_any(low != 0) for low in lowest):
+    lowest = (find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine))
+    is_hull = different or not is_single or any(is_any(c < 0) for _, c in terms)
+    if is_hull or any(is_any(low != 0) for low in lowest):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
     return outer_forms[0], _make_segments(dim, terms, forms[0], extents)
 

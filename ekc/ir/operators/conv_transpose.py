@@ -18,6 +18,7 @@ from ekc.ir.operators.convolutions import (
     Channels,
     DimensionReads,
     ElementTypes,
+    Filters,
     FilterWindow,
     Padding,
     PerDimension,
@@ -49,9 +50,9 @@ def conv_transpose1d(
 
     Weights IOW (O is out_channels / groups), with `layout="NWC"` IWO. See `conv_transpose2d`.
     """
-    over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_conv_transpose("conv_transpose1d", n, channels, over, output_padding, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    channels = c, out_channels, groups
+    return _build_conv_transpose(n, {"w": w}, channels, filters, output_padding, layout, types)
 
 
 def conv_transpose2d(
@@ -83,9 +84,9 @@ def conv_transpose2d(
     Raises `InvalidInput` as `conv2d` does, and for a padding that leaves no output or an output_padding
     that is below neither stride nor dilation.
     """
-    over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_conv_transpose("conv_transpose2d", n, channels, over, output_padding, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    channels = c, out_channels, groups
+    return _build_conv_transpose(n, {"h": h, "w": w}, channels, filters, output_padding, layout, types)
 
 
 def conv_transpose3d(
@@ -108,27 +109,27 @@ def conv_transpose3d(
     out_dtype: str | None = None,
 ) -> Operator:
     """As `conv_transpose2d`, over depth too: weights IODHW, with `layout="NDHWC"` IDHWO."""
-    over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_cropping)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_conv_transpose("conv_transpose3d", n, channels, over, output_padding, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    channels = c, out_channels, groups
+    return _build_conv_transpose(
+        n, {"d": d, "h": h, "w": w}, channels, filters, output_padding, layout, types
+    )
 
 
 def _build_conv_transpose(
-    name: str,
     n: int,
-    channels: Channels,
-    filter_windows: tuple[FilterWindow, ...],
+    image_extents: dict[str, int],
+    channel_counts: tuple[int, int, int],
+    filters: Filters,
     output_padding: PerDimension,
     layout: str,
     types: ElementTypes,
 ) -> Operator:
+    filter_windows = make_windows(image_extents, filters, _compute_same_cropping)
+    channels = Channels(*channel_counts)
     check_int("n", n, MAX_ELEMENTS)
-    gathers = [_TapGather(x) for x in filter_windows]
     after = check_output_padding(output_padding, filter_windows)
-    reads = [
-        DimensionReads(x, _compute_output_extent(x, more), g.tap_count, g.input_index, g.weight_index)
-        for x, more, g in zip(filter_windows, after, gathers, strict=True)
-    ]
+    reads = [_gather_taps(x, more) for x, more in zip(filter_windows, after, strict=True)]
     own: ex.Expr = ex.Var("o")
     if channels.group_count > 1:
         own = _take_remainder(own, channels.outputs_per_group)
@@ -136,10 +137,11 @@ def _build_conv_transpose(
         (channels.make_input_index(), channels.input_count),
         (own, channels.outputs_per_group),
     )
+    name = f"conv_transpose{len(reads)}d"
     return multiply_by_filter(name, n, channels, weight_channels, reads, layout, types)
 
 
-class _TapGather:
+def _gather_taps(window: FilterWindow, output_padding: int) -> DimensionReads:
     """The taps that reach an output along one dimension, and the input of each.
 
     Let u = p + padding before and g = gcd(stride, dilation). Unless g divides u no tap fits. Otherwise, with
@@ -147,20 +149,22 @@ class _TapGather:
     at (v - r*d) / s, which is (v - first*d)/s - tap*d. A tap beyond the filter reads a weight outside of
     it, which is 0; where g does not divide u, every tap is put there.
     """
-
-    def __init__(self, window: FilterWindow) -> None:
-        g = math.gcd(window.stride, window.dilation)
-        stride, dilation = window.stride // g, window.dilation // g
-        u = window.output_axis + window.before
-        v = _divide(u, g)
-        inverse = pow(dilation, -1, stride) if stride > 1 else 1
-        first = _take_remainder(v * inverse, stride)
-        astray = _take_remainder(u, g) * window.kernel if g > 1 else 0
-        # With dilation 1 the quotient drops what `first` would take away.
-        whole_part = v if dilation == 1 else v - first * dilation
-        self.tap_count = -(-window.kernel // stride)
-        self.input_index = _divide(whole_part, stride) - window.filter_axis * dilation
-        self.weight_index = first + window.filter_axis * stride + astray
+    g = math.gcd(window.stride, window.dilation)
+    stride, dilation = window.stride // g, window.dilation // g
+    u = window.output_axis + window.before
+    v = _divide(u, g)
+    inverse = pow(dilation, -1, stride) if stride > 1 else 1
+    first = _take_remainder(v * inverse, stride)
+    astray = _take_remainder(u, g) * window.kernel if g > 1 else 0
+    # With dilation 1 the quotient drops what `first` would take away.
+    whole_part = v if dilation == 1 else v - first * dilation
+    return DimensionReads(
+        window,
+        output_extent=_compute_output_extent(window, output_padding),
+        tap_count=-(-window.kernel // stride),
+        input_index=_divide(whole_part, stride) - window.filter_axis * dilation,
+        weight_index=first + window.filter_axis * stride + astray,
+    )
 
 
 def _divide(e: ex.Expr, divisor: int) -> ex.Expr:

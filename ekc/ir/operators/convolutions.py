@@ -26,6 +26,8 @@ PerDimension = int | tuple[int, ...]
 Padding = int | str | tuple[int | tuple[int, int], ...]
 """One number for both ends of every image dimension; for each dimension a number or the pair (before, after);
 `((before, after),)` for every dimension; "same" or "valid"."""
+Filters = tuple[PerDimension, PerDimension, Padding, PerDimension]
+"""`kernel`, `stride`, `padding` and `dilation` of a convolution."""
 ElementTypes = tuple[str, str | None, str | None]
 """`dtype`, `acc_dtype` and `out_dtype` of an operator."""
 _PADDING_WORDS = ("same", "valid")
@@ -71,14 +73,11 @@ class FilterWindow:
 
 def make_windows(
     image_extents: dict[str, int],
-    kernel: PerDimension,
-    stride: PerDimension,
-    padding: Padding,
-    dilation: PerDimension,
+    filters: Filters,
     pad_same: Callable[[FilterWindow], tuple[int, int]],
 ) -> tuple[FilterWindow, ...]:
     """One window for each image dimension, checked; `pad_same`: padding of both ends for padding="same"."""
-    count = len(image_extents)
+    count, (kernel, stride, padding, dilation) = len(image_extents), filters
     columns = zip(
         _expand_per_dimension("kernel", kernel, count),
         _expand_per_dimension("stride", stride, count),
@@ -192,24 +191,6 @@ class Channels:
         return group * self.inputs_per_group + ex.Var("c")
 
 
-@dataclass(frozen=True)
-class ImageLayout:
-    """The dimension of channels in memory: after the images, or last."""
-
-    channels_last: bool
-
-    @classmethod
-    def from_name(cls, name: str, dims: str) -> ImageLayout:
-        """NCHW or NHWC, with the dimensions of this image in place of H and W."""
-        names = (f"NC{dims}", f"N{dims}C")
-        check_choice("layout", name, names)
-        return cls(name == names[1])
-
-    def order_dims(self, channel: Any, *image: Any) -> tuple[Any, ...]:
-        """The values for the channels and for each image dimension, in the order of memory."""
-        return (*image, channel) if self.channels_last else (channel, *image)
-
-
 def conv1d(
     n: int,
     c: int,
@@ -230,9 +211,8 @@ def conv1d(
 
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = make_windows({"w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_convolution("conv1d", n, channels, over, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    return _build_convolution(n, {"w": w}, (c, out_channels, groups), filters, layout, types)
 
 
 def conv2d(
@@ -261,9 +241,8 @@ def conv2d(
     Raises `InvalidInput` for numbers out of range, groups that do not divide the channels, another layout,
     and a filter that spans more than the padded image.
     """
-    over = make_windows({"h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_convolution("conv2d", n, channels, over, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    return _build_convolution(n, {"h": h, "w": w}, (c, out_channels, groups), filters, layout, types)
 
 
 def conv3d(
@@ -288,26 +267,27 @@ def conv3d(
 
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
-    over = make_windows({"d": d, "h": h, "w": w}, kernel, stride, padding, dilation, _compute_same_padding)
-    channels, types = Channels(c, out_channels, groups), (dtype, acc_dtype, out_dtype)
-    return _build_convolution("conv3d", n, channels, over, layout, types)
+    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
+    return _build_convolution(n, {"d": d, "h": h, "w": w}, (c, out_channels, groups), filters, layout, types)
 
 
 def _build_convolution(
-    name: str,
     n: int,
-    channels: Channels,
-    filter_windows: tuple[FilterWindow, ...],
+    image_extents: dict[str, int],
+    channel_counts: tuple[int, int, int],
+    filters: Filters,
     layout: str,
     types: ElementTypes,
 ) -> Operator:
+    filter_windows = make_windows(image_extents, filters, _compute_same_padding)
+    channels = Channels(*channel_counts)
     check_int("n", n, MAX_ELEMENTS)
     reads = []
     for x in filter_windows:
         place = x.output_axis * x.stride + x.filter_axis * x.dilation - x.before
         reads.append(DimensionReads(x, _compute_output_extent(x), x.kernel, place, x.filter_axis))
     weight_channels = (ex.Var("o"), channels.output_count), (ex.Var("c"), channels.inputs_per_group)
-    return multiply_by_filter(name, n, channels, weight_channels, reads, layout, types)
+    return multiply_by_filter(f"conv{len(reads)}d", n, channels, weight_channels, reads, layout, types)
 
 
 class DimensionReads(NamedTuple):
@@ -332,7 +312,14 @@ def multiply_by_filter(
     """The sum of pixel times weight over channels and taps; `weight_channels`: index and extent of the first
     dimension of the weights, and of their channel dimension."""
     windows = [r.window for r in reads]
-    order = ImageLayout.from_name(layout, "".join(x.dim for x in windows).upper()).order_dims
+    dims = "".join(x.dim for x in windows).upper()
+    channels_first, channels_last = f"NC{dims}", f"N{dims}C"
+    check_choice("layout", layout, (channels_first, channels_last))
+
+    def order(channel: Any, *image: Any) -> tuple[Any, ...]:
+        """The values for the channels and for each image dimension, in the order of memory."""
+        return (*image, channel) if layout == channels_last else (channel, *image)
+
     (outer, outer_extent), (inner, inner_extent) = weight_channels
     pixel = Tensor("X")[ex.Var("n"), *order(channels.make_input_index(), *(r.input_index for r in reads))]
     weight = Tensor("W")[outer, *order(inner, *(r.weight_index for r in reads))]

@@ -73,7 +73,8 @@ def _check_tile_starts(
     limit = f"must be whole patterns of {buffer.name}"
     nearest = buffer.panel if is_mn_major else product.depth
     within = find_tile_strides(node, factor)
-    inside = _find_inner_loops(kernel, factor)
+    at = factor.staging.at
+    inside = kernel.nest.list_inner_loops(at)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]
     for atom, step in [*others, ("the first element", factor.source.address.const)]:
         begins = _can_begin(np.asanyarray(step), buffer, product.depth, is_mn_major)
@@ -82,17 +83,9 @@ def _check_tile_starts(
             yield fits(rule, begins, step, limit, nearest, f"elements a step of {atom}")
             continue
         yield fits(rule, begins, step, limit, nearest, "elements a step of a joint loop")
-        joint = ", ".join(sorted(atom.find_variables() & inside))
-        at = factor.staging.at
+        joint = ", ".join(sorted(atom.find_variables().intersection(inside)))
         problem = f"joint loop {joint} runs inside {at}"
         yield requires(rule, not joint, f"joint loops outside of {at}", problem, f'fuse outside of "{at}"')
-
-
-def _find_inner_loops(kernel: LaunchTree, factor: SharedFactor) -> frozenset[str]:
-    """The serial loops inside the loop that stages the tile."""
-    serial = [x.name for x in kernel.nest.loops if x.is_serial]
-    at = factor.staging.at
-    return frozenset(serial if at is None else serial[serial.index(at) + 1 :])
 
 
 def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:

@@ -256,7 +256,7 @@ class Atomic(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nest = self._find_nest(program)
+        nest = program.find_output_nest(self.tensor, self.kind)
         if nest.is_atomic:
             problem = f"{self.tensor} is atomic already"
             raise self.make_error(f"{self.tensor} named once", problem, "leave the second out")
@@ -282,12 +282,6 @@ class Atomic(Step):
             problem = f"{self.tensor} is stored as {compute.output.dtype}, which would round each part"
             remedy = f'use out_dtype="{compute.acc_dtype}", or {parts}'
             raise self.make_error(f"{self.tensor} as {compute.acc_dtype}, as it is summed", problem, remedy)
-
-    def _find_nest(self, program: Program) -> Nest:
-        nests = {n.compute.output.name: n for n in program.nests}
-        if self.tensor not in nests:
-            raise make_unknown_name_error(self.kind, "output", self.tensor, nests)
-        return nests[self.tensor]
 
 
 @dataclass(frozen=True)

@@ -216,13 +216,9 @@ class CacheWrite(Step):
 
     def apply(self, program: Program) -> Program:
         """See the class."""
-        nests = [n for n in program.nests if n.compute.output.name == self.tensor]
-        if not nests:
-            outputs = [n.compute.output.name for n in program.nests]
-            raise make_unknown_name_error("cache_write", "output", self.tensor, outputs)
+        nest = program.find_output_nest(self.tensor, self.kind)
         if self.scope != "register":
             raise make_unknown_name_error("cache_write", "scope", self.scope, ["register"])
-        nest = nests[0]
         if nest.has_accumulator:
             problem = f"{self.tensor} has an accumulator already"
             raise self.make_error(f"no accumulator of {self.tensor}", problem, "leave the second out")
@@ -319,7 +315,7 @@ class ComputeAt(Step):
             raise self.make_error(f"{tensor} as {producer.output.dtype}", problem, remedy)
         if not producer.compute.reduction_axes:
             self._check_no_warps(tensor)
-        readers = [n for n in program.nests if has_load(n.compute, tensor) or _find_fused_readers(n, tensor)]
+        readers = [n for n in program.nests if any(has_load(c, tensor) for c in n.computes)]
         behind = [n for n in program.nests if n.epilogue is not None and has_load(n.epilogue, tensor)]
         if len(readers) != 1 or behind:
             problem = f"{len(readers) + len(behind)} nests read {tensor}"
@@ -349,8 +345,3 @@ class ComputeAt(Step):
                 f"use at={user.at!r} for both",
             )
         return nest
-
-
-def _find_fused_readers(nest: Nest, tensor: str) -> list[Staging]:
-    """The producers (compute_at) that read a tensor."""
-    return [s for s in nest.stagings if s.producer and has_load(s.producer, tensor)]

@@ -208,5 +208,5 @@ class Pack(Step):
 
 def _list_read_tensors(nest: Nest) -> set[str]:
     """Names of the tensors that any part of a nest reads."""
-    computes = [nest.compute, nest.epilogue, *(s.producer for s in nest.stagings)]
-    return {load.tensor for c in computes if c is not None for load in c.loads}
+    behind = (nest.epilogue,) if nest.epilogue else ()
+    return {load.tensor for c in (*nest.computes, *behind) for load in c.loads}

@@ -219,16 +219,10 @@ class TraceCompiler:
         part = f"{variable}_{span[0]}_{span[1]}"
         if part not in self.slice_names:
             self.slice_names.add(part)
-            cut = self._define_slice(
-                f"z{low}_{span[0]}_{span[1]}",
-                f"slice(bounds[{span[0]}] - bounds[{low}], bounds[{span[1] + 1}] - bounds[{low}])",
-            )
+            cut, end = f"z{low}_{span[0]}_{span[1]}", f"bounds[{span[1] + 1}] - bounds[{low}]"
+            self.slice_texts[cut] = f"slice(bounds[{span[0]}] - bounds[{low}], {end})"
             self.statements.append(TraceStatement(part, f"{variable}[..., {cut}]", (variable,)))
         return part
-
-    def _define_slice(self, name: str, text: str) -> str:
-        self.slice_texts[name] = text
-        return name
 
     def _name_constant(self, value: Any) -> str:
         """A name for a constant that is not written as text."""

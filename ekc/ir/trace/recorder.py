@@ -9,6 +9,7 @@ when they differ.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -67,7 +68,7 @@ class _TracedArray(np.ndarray):
         return _find_recorder((args, options)).record_call(function, args, options)
 
     def __getitem__(self, key: Any) -> Any:
-        return _find_recorder(self).record_call(_get_item, (self, key), {})
+        return _find_recorder(self).record_call(operator.getitem, (self, key), {})
 
     def __len__(self) -> int:
         raise EkcError(_LOST_VECTOR_MESSAGE)
@@ -113,7 +114,7 @@ class _Recorder:
             return self.results[ref]
         found = function(*_map_leaves(args, _strip_tracing), **_map_leaves(options, _strip_tracing))
         if isinstance(found, (tuple, list)):
-            parts = [self._note_call(_get_item, (ref, i), {}) for i in range(len(found))]
+            parts = [self._note_call(operator.getitem, (ref, i), {}) for i in range(len(found))]
             self.results[ref] = type(found)(map(self._wrap_result, found, parts))
         else:
             self.results[ref] = self._wrap_result(found, ref)
@@ -154,7 +155,9 @@ class _Recorder:
         """Record a conversion to another type."""
         if source.ref is None or source.dtype == dtype:
             return source.ref
-        return self._note_result_rows(source.shape, self._note_call(_cast_array, (source.ref, dtype), {}))
+        return self._note_result_rows(
+            source.shape, self._note_call(np.ndarray.astype, (source.ref, dtype), {})
+        )
 
     def assume_branch(self, value: _TracedArray) -> bool:
         """Outcome of a branch on a value, recorded as an assumption of the trace."""
@@ -226,14 +229,6 @@ def _find_recorder(values: Any) -> _Recorder:
         if isinstance(one, _TracedArray) and one.recorder is not None:
             return one.recorder
     raise EkcError(_LOST_VECTOR_MESSAGE)
-
-
-def _get_item(array: Any, key: Any) -> Any:
-    return array[key]
-
-
-def _cast_array(array: Any, dtype: Any) -> Any:
-    return array.astype(dtype)
 
 
 def _unwrap_single(value: Any) -> Any:
