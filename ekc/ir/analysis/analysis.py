@@ -32,7 +32,7 @@ from ekc.ir.analysis.traffic import TrafficCounter, collect_extents
 from ekc.ir.compute import Compute, list_operations
 from ekc.ir.dtypes import TF32, DType, find_read_type
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP
-from ekc.ir.hardware.mma import MMA_ROWS
+from ekc.ir.hardware.mma import MMA_ROWS, REGISTER_BYTES
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering import nodes as tree
@@ -92,8 +92,6 @@ from global memory to compute with (direct) or to store them in shared memory (t
 such load runs, its waits for asynchronous copies and for groups of `wgmma`, and the most times that an
 instruction of its arithmetic runs."""
 
-REGISTER_BYTES = 4
-"""Bytes of a register, the unit of `WAIT_QUANTITIES` in words."""
 _NAN_SELECT_INSTRUCTIONS = 2
 """Instructions (comparison, select) that propagate NaN where the instruction for max or min does not."""
 

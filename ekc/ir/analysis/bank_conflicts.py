@@ -24,8 +24,7 @@ from ekc.ir.hardware.memory import (
     BANKS,
     CACHE_LINE_BYTES,
     SECTOR_BYTES,
-    SHARED_LINE_BYTES,
-    SWIZZLE_CHUNKS,
+    SWIZZLE_PATTERN_BYTES,
     WARP,
     apply_swizzle,
 )
@@ -278,8 +277,6 @@ _HALFWORD_STARTS, _BYTE_STARTS = _SectorStarts(2), _SectorStarts(1)
 _WAVEFRONT_LOOKUP = Lookup(_count_row_wavefronts, 2)
 
 
-SWIZZLE_PERIOD_BYTES = SHARED_LINE_BYTES * SWIZZLE_CHUNKS[-1]
-"""Bytes after which start addresses give the same wavefronts again."""
 _PATTERN_COLUMNS = 3
 """Columns of a pattern before its digits: bytes of an element, vector, lanes of the last warp."""
 _ROWS_TOGETHER = 16
@@ -308,7 +305,7 @@ def _count_few_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
     patterns, moves = np.split(rows[:, 3:], [_PATTERN_COLUMNS + 2 * digits], axis=1)
     itemsize = int(patterns[0, 0])
     starts = [
-        _distribute_starts(int(row[1]), move.tolist(), SWIZZLE_PERIOD_BYTES // itemsize, int(pattern[1]))
+        _distribute_starts(int(row[1]), move.tolist(), SWIZZLE_PATTERN_BYTES // itemsize, int(pattern[1]))
         if row[0] > 1
         else (np.zeros(1, np.int64), np.ones(1))
         for row, pattern, move in zip(rows, patterns, moves, strict=True)
@@ -329,7 +326,7 @@ def _count_few_rows(rows: NDArray[np.int64]) -> NDArray[np.float64]:
 def _distribute_starts(
     first_element: int, moves: Sequence[int], period_elements: int, vector: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Start addresses of the first lane modulo a swizzle period, and the share of each."""
+    """Start addresses of the first lane modulo a period, after which wavefronts repeat; the share of each."""
     shares: NDArray[Any] = np.zeros(period_elements)
     shares[first_element % period_elements] = 1.0
     for step, together, units in zip(moves[0::3], moves[1::3], moves[2::3], strict=True):

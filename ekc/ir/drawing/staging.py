@@ -253,11 +253,11 @@ def _draw_box(memory: str, y: float, name: str, size: str) -> list[str]:
             svg.draw_rectangle(left, y, width, _BOX, "red", corner=4),
             svg.draw_text(left + width / 2, y + _BOX / 2 + 4, "arithmetic", "t", "c"),
         ]
-    short = svg.shorten_text(name, width - 12, svg.CODE_HEIGHT, "mono")
+    middle = left + width / 2
     return [
         svg.draw_rectangle(left, y, width, _BOX, _MEMORY_COLORS[memory], corner=4),
-        svg.draw_text(left + width / 2, y + 16, short, "m b", "c", name if short != name else ""),
-        svg.draw_text(left + width / 2, y + 31, svg.shorten_text(size, width - 8, 11), "s", "c", size),
+        svg.draw_short_text(middle, y + 16, name, width - 12, "m b", "c", svg.CODE_HEIGHT, "mono"),
+        svg.draw_text(middle, y + 31, svg.shorten_text(size, width - 8, 11), "s", "c", size),
     ]
 
 

@@ -190,23 +190,23 @@ def move_elements(elements: Iterable[str], x: float, y: float) -> str:
     return "\n".join([start, *elements, "</g>"])
 
 
-def draw_legend(entries: Sequence[tuple[str, str]], y: float, x: float = 0) -> Drawn:
+def draw_legend(entries: Sequence[tuple[str, str]], y: float) -> Drawn:
     """A row of (style of the sample, words), folded where it is too wide; the elements and their height."""
-    elements, left, top = [], x, y
+    elements, left, top = [], 0.0, y
     for style, words in entries:
         width = 18 + measure_text(words, SMALL_HEIGHT) + 14
-        if left + width > WIDTH and left > x:
-            left, top = x, top + 18
+        if left + width > WIDTH and left > 0:
+            left, top = 0, top + 18
         elements.append(draw_rectangle(left, top, 12, 12, style, corner=2))
         elements.append(draw_short_text(left + 17, top + 10, words, WIDTH - left - 17, "s"))
         left += width
     return elements, top - y + 20
 
 
-def draw_note(text: str, y: float, x: float = 0, width: float = WIDTH) -> Drawn:
+def draw_note(text: str, y: float) -> Drawn:
     """Small dimmed text in lines; the elements and their height."""
-    lines = wrap_text(text, width, SMALL_HEIGHT)
-    elements = [draw_short_text(x, y + 11 + 15 * n, line, width) for n, line in enumerate(lines)]
+    lines = wrap_text(text, WIDTH, SMALL_HEIGHT)
+    elements = [draw_short_text(0, y + 11 + 15 * n, line, WIDTH) for n, line in enumerate(lines)]
     return elements, 15 * len(lines) + 4
 
 

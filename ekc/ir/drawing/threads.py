@@ -69,7 +69,8 @@ def _draw_launch(kernel: LaunchTree) -> Drawn:
     marked = int(grid.owner[grid.owner >= 0][0]) if (grid.owner >= 0).any() else 0
     column = Column()
     column.add_note(" ".join(_describe_tile(kernel, tile, grid, marked)))
-    entries = [(CYCLE[n % len(CYCLE)], f"warp {n}") for n in _list_warps(grid)]
+    warps = np.unique(grid.owner[grid.owner >= 0] // WARP).tolist()
+    entries = [(CYCLE[n % len(CYCLE)], f"warp {n}") for n in warps]
     left = len(entries) - len(CYCLE)
     entries = [*entries[: len(CYCLE)], *([("gray", f"{left} more, colors again")] if left > 0 else [])]
     column.add_legend([*entries, ("mark", f"elements of thread {marked}")], 8)
@@ -135,10 +136,6 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 def _list_axis_names(kernel: LaunchTree) -> list[str]:
     """Names of the axes of the output, by dimension."""
     return [a.name for a in (kernel.nest.epilogue or kernel.nest.compute).spatial_axes]
-
-
-def _list_warps(grid: TileGrid) -> list[int]:
-    return sorted({int(t) // WARP for t in np.unique(grid.owner) if t >= 0})
 
 
 def _draw_whole(

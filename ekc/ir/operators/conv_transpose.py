@@ -50,9 +50,15 @@ def conv_transpose1d(
 
     Weights IOW (O is out_channels / groups), with `layout="NWC"` IWO. See `conv_transpose2d`.
     """
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    channels = c, out_channels, groups
-    return _build_conv_transpose(n, {"w": w}, channels, filters, output_padding, layout, types)
+    return _build_conv_transpose(
+        n,
+        {"w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        output_padding,
+        layout,
+        (dtype, acc_dtype, out_dtype),
+    )
 
 
 def conv_transpose2d(
@@ -84,9 +90,15 @@ def conv_transpose2d(
     Raises `InvalidInput` as `conv2d` does, and for a padding that leaves no output or an output_padding
     that is below neither stride nor dilation.
     """
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    channels = c, out_channels, groups
-    return _build_conv_transpose(n, {"h": h, "w": w}, channels, filters, output_padding, layout, types)
+    return _build_conv_transpose(
+        n,
+        {"h": h, "w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        output_padding,
+        layout,
+        (dtype, acc_dtype, out_dtype),
+    )
 
 
 def conv_transpose3d(
@@ -109,10 +121,14 @@ def conv_transpose3d(
     out_dtype: str | None = None,
 ) -> Operator:
     """As `conv_transpose2d`, over depth too: weights IODHW, with `layout="NDHWC"` IDHWO."""
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    channels = c, out_channels, groups
     return _build_conv_transpose(
-        n, {"d": d, "h": h, "w": w}, channels, filters, output_padding, layout, types
+        n,
+        {"d": d, "h": h, "w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        output_padding,
+        layout,
+        (dtype, acc_dtype, out_dtype),
     )
 
 

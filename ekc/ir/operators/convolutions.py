@@ -211,8 +211,14 @@ def conv1d(
 
     Weights OIW (I is c / groups), with `layout="NWC"` OWI. Raises `InvalidInput` as `conv2d` does.
     """
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    return _build_convolution(n, {"w": w}, (c, out_channels, groups), filters, layout, types)
+    return _build_convolution(
+        n,
+        {"w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        layout,
+        (dtype, acc_dtype, out_dtype),
+    )
 
 
 def conv2d(
@@ -241,8 +247,14 @@ def conv2d(
     Raises `InvalidInput` for numbers out of range, groups that do not divide the channels, another layout,
     and a filter that spans more than the padded image.
     """
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    return _build_convolution(n, {"h": h, "w": w}, (c, out_channels, groups), filters, layout, types)
+    return _build_convolution(
+        n,
+        {"h": h, "w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        layout,
+        (dtype, acc_dtype, out_dtype),
+    )
 
 
 def conv3d(
@@ -267,8 +279,14 @@ def conv3d(
 
     Weights OIDHW (I is c / groups), with `layout="NDHWC"` ODHWI. Raises `InvalidInput` as `conv2d` does.
     """
-    filters, types = (kernel, stride, padding, dilation), (dtype, acc_dtype, out_dtype)
-    return _build_convolution(n, {"d": d, "h": h, "w": w}, (c, out_channels, groups), filters, layout, types)
+    return _build_convolution(
+        n,
+        {"d": d, "h": h, "w": w},
+        (c, out_channels, groups),
+        (kernel, stride, padding, dilation),
+        layout,
+        (dtype, acc_dtype, out_dtype),
+    )
 
 
 def _build_convolution(
