@@ -31,9 +31,7 @@ from ekc.ir.operator import Operator
 @cache
 def get_driver() -> Driver:
     """The driver of this process."""
-    from ekc.devices.cuda.driver_bindings import CudaBindings
-
-    return CudaBindings()
+    return Driver()
 
 
 class FunctionCache:

@@ -24,16 +24,12 @@ from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.library_kernel import LibraryKernel, find_library_call
 from ekc.devices.cuda.messages import (
-    AlgorithmsReply,
-    AlgorithmsRequest,
-    ExecuteReply,
-    ExecuteRequest,
-    SampleReply,
-    SampleRequest,
-    TimingRequest,
     TimingRules,
     TimingSamples,
-    make_work,
+    Work,
+    WorkerRequest,
+    make_request,
+    make_sample_request,
 )
 from ekc.devices.device import (
     MeasurementConditions,
@@ -109,7 +105,7 @@ class CudaDevice:
             return analytic_prior.predict_prior(quantities, self.peaks)
         return data_sheet_prior.predict_prior(self._spec, quantities, self._clock_mhz)
 
-    def time(self, kernel: CompiledKernel | LibraryKernel, *, repeat: int = 0) -> Timing:
+    def time(self, kernel: Work, *, repeat: int = 0) -> Timing:
         """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
         `DeviceError` when the kernel faults or hangs, which costs its worker alone."""
         return self._time_on_gpu(self._gpus[0], kernel)
@@ -124,27 +120,27 @@ class CudaDevice:
 
     def execute(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         arrays: Sequence[NDArray[Any]],
         blanks: Sequence[NDArray[Any]],
     ) -> tuple[NDArray[Any], ...]:
         """Output of each launch, which starts as its blank. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = ExecuteRequest(make_work(kernel), tuple(arrays), tuple(blanks))
-        outputs: ExecuteReply = self._gpus[0].query(request)[0]
-        return outputs.arrays
+        request = make_request("execute", kernel, tuple(arrays), tuple(blanks))
+        outputs: tuple[NDArray[Any], ...] = self._gpus[0].query(request)[0]
+        return outputs
 
     def sample(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         inputs: Sequence[InputTensor],
         selections: Sequence[OutputSelection],
     ) -> tuple[OutputSample, ...]:
         """Some elements of the output of each launch; see `ExecutionDevice`. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = SampleRequest(make_work(kernel), tuple(inputs), tuple(selections))
-        answer: SampleReply = self._gpus[0].query(request)[0]
-        return answer.samples
+        request = make_sample_request(kernel, inputs, selections)
+        samples: tuple[OutputSample, ...] = self._gpus[0].query(request)[0]
+        return samples
 
     def list_library_kernels(self, op: Operator, count: int) -> tuple[LibraryKernel, ...]:
         """See `LibraryDevice`."""
@@ -152,14 +148,13 @@ class CudaDevice:
         if call is None:
             raise DeviceError(f"cuBLASLt and cuDNN have no call for {op.name} as it is")
         kernel = LibraryKernel(op.name, call, op.inputs, op.outputs[0])
-        answer: AlgorithmsReply = self._gpus[0].query(AlgorithmsRequest(kernel, count))[0]
-        if answer.reason:
-            raise DeviceError(answer.reason)
-        return answer.kernels
+        request = WorkerRequest("list_algorithms", (kernel, count))
+        found: tuple[LibraryKernel, ...] | str = self._gpus[0].query(request)[0]
+        if isinstance(found, str):
+            raise DeviceError(found)
+        return found
 
-    def meter(
-        self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 1.0, repeat: int = 0
-    ) -> Metering:
+    def meter(self, kernel: Work, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.
 
         Raises `DeviceError` as `time` does, and where neither can be read."""
@@ -167,7 +162,7 @@ class CudaDevice:
         state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.to_metering(replace(self._make_conditions(self._gpus[0], kernel, state), l2="warm"))
 
-    def run_hot(self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 0.5) -> MeteringWindow:
+    def run_hot(self, kernel: Work, *, seconds: float = 0.5) -> MeteringWindow:
         """As `meter`, on a GPU that is hot from the kernel before; `ekc.devices.metering.meter.run_hot`."""
         return self._meter_on_gpu(kernel, seconds, run_hot)
 
@@ -200,7 +195,7 @@ class CudaDevice:
 
     def _meter_on_gpu(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         seconds: float,
         measure: Callable[[Board, Any, float, float], MeteringWindow],
     ) -> MeteringWindow:
@@ -210,9 +205,9 @@ class CudaDevice:
         call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
         return gpu.meter(kernel, call_s, seconds, self._fixed_mhz, measure)
 
-    def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel) -> Timing:
+    def _time_on_gpu(self, gpu: Gpu, kernel: Work) -> Timing:
         self._check_arch(kernel)
-        request = TimingRequest(make_work(kernel), self._rules)
+        request = make_request("time", kernel, self._rules)
         answer, state = gpu.query(request, self._fixed_mhz)
         samples: TimingSamples = answer
         latency_s = self._latency_by_kernel_s[_identify(kernel)] = compute_median(samples.samples_s)
@@ -226,16 +221,14 @@ class CudaDevice:
             calls=samples.calls_per_sample,
         )
 
-    def _check_arch(self, kernel: CompiledKernel | LibraryKernel) -> None:
+    def _check_arch(self, kernel: Work) -> None:
         if isinstance(kernel, LibraryKernel):
             return
         if not kernel.inputs:
             raise DeviceError(f"{kernel.name} has no input specifications: compile it from a schedule")
         check_compatible(kernel, self._gpus[0].properties.capability, self.label)
 
-    def _make_conditions(
-        self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel, state: SensorState
-    ) -> MeasurementConditions:
+    def _make_conditions(self, gpu: Gpu, kernel: Work, state: SensorState) -> MeasurementConditions:
         return MeasurementConditions(
             device=self.name,
             simulated=False,
@@ -250,7 +243,7 @@ class CudaDevice:
         )
 
 
-def _identify(kernel: CompiledKernel | LibraryKernel) -> str | LibraryKernel:
+def _identify(kernel: Work) -> str | LibraryKernel:
     """The key under which figures of a kernel are kept."""
     return kernel if isinstance(kernel, LibraryKernel) else identify_kernel(kernel)
 

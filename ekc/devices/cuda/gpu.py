@@ -10,18 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.clocks.sm_clock import SmClockControl
 from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
-from ekc.devices.cuda.library_kernel import LibraryKernel
-from ekc.devices.cuda.messages import (
-    CallsStarted,
-    DescribeRequest,
-    StartCallsRequest,
-    StopCallsRequest,
-    make_work,
-)
+from ekc.devices.cuda.messages import STOP_CALLS, Work, WorkerRequest, make_request
 from ekc.devices.device import POWER_CAP
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
 from ekc.devices.nvml.sensors import GpuSensors, KernelRunner, NvmlBoard
@@ -108,10 +100,10 @@ class RemoteKernelRunner:
         self._is_running = False
         self._queued_s = 0.0
 
-    def start(self, kernel: CompiledKernel | LibraryKernel) -> None:
+    def start(self, kernel: Work) -> None:
         """Start to call the kernel; returns when it runs. `DeviceError` when it faults."""
-        started: CallsStarted = self._remote.query(StartCallsRequest(make_work(kernel)))
-        self._is_running, self._queued_s = True, started.queued_s
+        self._queued_s = self._remote.query(make_request("call_until_stopped", kernel))
+        self._is_running = True
 
     def stop(self) -> CompletedCalls:
         """Stop the calls. `DeviceError` if the kernel faulted meanwhile, or nothing was started."""
@@ -119,7 +111,7 @@ class RemoteKernelRunner:
             raise DeviceError(f"{self._remote.name}: no kernel runs; call start() first")
         self._is_running = False
         timeout_s = self._remote.timeouts.stop_s + self._queued_s
-        calls: CompletedCalls = self._remote.query(StopCallsRequest(), timeout_s)
+        calls: CompletedCalls = self._remote.query(STOP_CALLS, timeout_s)
         return calls
 
 
@@ -148,7 +140,7 @@ class Gpu:
     ) -> Gpu:
         """Ask the worker for the GPU's properties, and find its sensors by UUID. Raises `DeviceError` where
         there is no GPU, or its driver is too old."""
-        facts: GpuProperties = remote.query(DescribeRequest())
+        facts: GpuProperties = remote.query(WorkerRequest("describe"))
         check_driver(facts, nvrtc)
         found = open_sensors(facts.uuid)
         return cls(index, remote, facts, found, SmClockControl(found))
@@ -162,7 +154,7 @@ class Gpu:
 
     def meter(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         call_s: float,
         seconds: float,
         fixed_mhz: int | None = None,

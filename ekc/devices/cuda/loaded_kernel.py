@@ -72,12 +72,13 @@ class LoadedKernel:
         self._free_buffers()
         self._upload_tensors(work.inputs, arrays)
         self._prepare_launches(work)
-        for name, blank in zip(work.outputs, blanks, strict=True):
-            self.driver.upload(self._buffers[name][0], blank)
+        outputs = self._list_outputs(work)
+        for address, blank in zip(outputs, blanks, strict=True):
+            self.driver.upload(address, blank)
         self.queue_launches()
         found = tuple(blank.copy() for blank in blanks)
-        for name, array in zip(work.outputs, found, strict=True):
-            self.driver.download(array, self._buffers[name][0])
+        for address, array in zip(outputs, found, strict=True):
+            self.driver.download(array, address)
         return found
 
     def sample(
@@ -87,8 +88,7 @@ class LoadedKernel:
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
-        outputs = [self._buffers[name][0] for name in work.outputs]
-        pairs = zip(outputs, selections, strict=True)
+        pairs = zip(self._list_outputs(work), selections, strict=True)
         looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
         for turn in range(max(len(selection.blank_words) for selection in selections)):
             for look in looks:
@@ -97,6 +97,12 @@ class LoadedKernel:
             for look in looks:
                 look.read_output(turn)
         return tuple(look.make_sample() for look in looks)
+
+    def _list_outputs(self, work: Work) -> list[int]:
+        """Address of the output of each launch, or of the result of a library."""
+        if isinstance(work, LibraryKernel):
+            return [self._buffers[work.output.name][0]]
+        return [self._buffers[one.arguments[-1]][0] for one in work.launches]
 
     def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""
