@@ -20,12 +20,12 @@ from ekc.devices.clocks.limits import (
     LIMITS,
     Limit,
     LimitReading,
-    LimitSetter,
     LimitTaken,
     OfferedSettings,
     Settings,
     select_offered,
 )
+from ekc.devices.clocks.nvml_limits import LimitSetter
 from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
 from ekc.errors import ActuatorError, EkcError, RecordError
 

@@ -1,10 +1,10 @@
-"""The common interface of actuators: the limits of one GPU, set one by one, from any process."""
+"""The limits of one GPU as values: settings, readings, what can be set, and how another process sets them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from ekc.errors import ActuatorError
 
@@ -109,30 +109,3 @@ class ActuatorReference:
 
 class LimitTaken(ActuatorError):
     """Others have set a limit while it was governed: it is theirs from then on, and is not set any more."""
-
-
-class LimitSetter(Protocol):
-    """Sets the limits of one GPU. Only a lease (`ekc.devices.clocks.lease`) may call `set_limit`."""
-
-    @property
-    def label(self) -> str:
-        """Name for messages, e.g. "NVML, GPU 0"."""
-
-    @property
-    def reference(self) -> ActuatorReference:
-        """Reference for another process."""
-
-    def list_offered(self) -> OfferedSettings:
-        """Values that can be set here."""
-
-    def settings(self) -> Settings:
-        """Limits in force, as far as they can be read; clock limits cannot, and are None."""
-
-    def read_board(self) -> LimitReading:
-        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
-
-    def check_permission(self) -> None:
-        """Set a limit to its present value. Raises `ActuatorError` where this process may not."""
-
-    def set_limit(self, limit: Limit, value: float | None) -> None:
-        """Set one limit; None resets it to the default of the driver. Raises `ActuatorError`."""

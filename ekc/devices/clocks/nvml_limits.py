@@ -135,61 +135,54 @@ class NvmlLimitReader:
         return call_nvml(f"the {quantity} of {self.uuid}", getattr(self.library, function), self.handle)
 
 
-class BoardLimits:
-    """The limits of one GPU as NVML reads them, for the classes that set them."""
+class LimitSetter(NvmlLimitReader):
+    """Sets the limits of one GPU; possible values and the cap are read by NVML. Only a lease
+    (`ekc.devices.clocks.lease`) may call `set_limit`."""
 
-    def __init__(self, uuid: str) -> None:
-        self._board = NvmlLimitReader(uuid)
-        self._offered = self._board.list_offered()
+    def __init__(self, uuid: str, kind: str, address: str = "") -> None:
+        super().__init__(uuid)
+        self._offered = super().list_offered()
+        self.reference = ActuatorReference(kind, uuid, address)
+        """Reference for another process, by UUID, which does not depend on the order of GPUs."""
+        self.label = f"{f'{kind} at {address}' if address else 'NVML'}, {self.name}"
+        """Name for messages, e.g. "NVML, GPU 0 (NVIDIA A40)"."""
 
     def list_offered(self) -> OfferedSettings:
         """Values that this card can be set to."""
         return self._offered
 
-    def settings(self) -> Settings:
-        """The power cap; clock limits cannot be read."""
-        return self._board.settings()
+    def check_permission(self) -> None:
+        """Set a limit to its present value, or ask. Raises `ActuatorError` where this process may not."""
 
-    def read_board(self) -> LimitReading:
-        """Limits and clocks of the board now. Raises `ActuatorError` for a lost GPU."""
-        return self._board.read_board()
+    def set_limit(self, limit: Limit, value: float | None) -> None:
+        """Set one limit; None resets it to the default of the driver. Raises `ActuatorError`."""
 
     def _convert_to_milliwatts(self, power_w: float | None) -> int:
         """A power cap, or the default one for None."""
-        return self._board.read_default_cap_mw() if power_w is None else round(power_w * 1000)
+        return self.read_default_cap_mw() if power_w is None else round(power_w * 1000)
 
     def _make_clock_range(self, limit: Limit, mhz: float) -> tuple[int, int]:
         """The lowest clock that can be set, and the upper limit."""
         return min(min(getattr(self._offered, limit), default=0), int(mhz)), int(mhz)
 
 
-class NvmlLimits(BoardLimits):
+class NvmlLimits(LimitSetter):
     """Sets the limits of one GPU through NVML."""
 
-    @property
-    def label(self) -> str:
-        """Name for messages, e.g. "NVML, GPU 0 (NVIDIA A40)"."""
-        return f"NVML, {self._board.name}"
-
-    @property
-    def reference(self) -> ActuatorReference:
-        """Reference by UUID, which does not depend on the order of GPUs."""
-        return ActuatorReference("nvml", self._board.uuid)
+    def __init__(self, uuid: str) -> None:
+        super().__init__(uuid, "nvml")
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where setting is not permitted."""
         if not self._offered.power_w:
             return  # E.g. a laptop: permission shows when the first clock is set.
-        library, handle = self._board.library, self._board.handle
-        now = call_nvml("the power limit", library.nvmlDeviceGetPowerManagementLimit, handle)
-        call_nvml(
-            f"setting limits of {self._board.name}", library.nvmlDeviceSetPowerManagementLimit, handle, now
-        )
+        now = call_nvml("the power limit", self.library.nvmlDeviceGetPowerManagementLimit, self.handle)
+        set_cap = self.library.nvmlDeviceSetPowerManagementLimit
+        call_nvml(f"setting limits of {self.name}", set_cap, self.handle, now)
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; clocks from the lowest value up to the given one."""
-        what = f"setting {LIMIT_NAMES[limit]} of {self._board.name}"
-        library, handle = self._board.library, self._board.handle
+        what, library, handle = f"setting {LIMIT_NAMES[limit]} of {self.name}", self.library, self.handle
         if limit == "power_w":
             milliwatts = self._convert_to_milliwatts(value)
             call_nvml(what, library.nvmlDeviceSetPowerManagementLimit, handle, milliwatts)

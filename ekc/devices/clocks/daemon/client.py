@@ -17,14 +17,13 @@ from ekc.devices.clocks.lease_file import Lease, read_boot_id
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    ActuatorReference,
     Limit,
     LimitTaken,
     OfferedSettings,
     Settings,
     select_offered,
 )
-from ekc.devices.clocks.nvml_limits import BoardLimits
+from ekc.devices.clocks.nvml_limits import LimitSetter
 from ekc.errors import ActuatorError, DriverTrouble, EkcError, InvalidInput
 
 DEFAULT_SOCKET = "/run/ekc/governor.sock"
@@ -45,29 +44,18 @@ def find_socket() -> str | None:
     return path if path != DEFAULT_SOCKET or os.path.exists(path) else None
 
 
-class DaemonLimits(BoardLimits):
-    """One GPU that the daemon sets; possible values and the cap are read by NVML. Limits are set under a
-    `DaemonLease` alone."""
+class DaemonLimits(LimitSetter):
+    """One GPU that the daemon sets. Limits are set under a `DaemonLease` alone."""
 
     def __init__(self, uuid: str, socket_path: str) -> None:
-        super().__init__(uuid)
+        super().__init__(uuid, "daemon", socket_path)
         self.socket_path = socket_path
-
-    @property
-    def label(self) -> str:
-        """Name for messages, e.g. "daemon at /run/ekc/governor.sock, GPU 0 (NVIDIA A40)"."""
-        return f"daemon at {self.socket_path}, {self._board.name}"
-
-    @property
-    def reference(self) -> ActuatorReference:
-        """Reference by UUID and socket."""
-        return ActuatorReference("daemon", self._board.uuid, self.socket_path)
 
     def check_permission(self) -> None:
         """Ask the daemon whether it would give a lease. Raises `ActuatorError` where it would not."""
         connection = DaemonConnection(self.socket_path)
         try:
-            connection.request({"do": "check", "gpus": [self._board.uuid]})
+            connection.request({"do": "check", "gpus": [self.uuid]})
         finally:
             connection.close()
 
