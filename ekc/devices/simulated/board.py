@@ -76,7 +76,6 @@ class VirtualBoard:
         self._time_s = 0.0
         self._is_running = False
         self._start_time_s = 0.0
-        self._true_energy_j = 0.0
         self._idle_power = power.find_idle_power(spec, clock_mhz)
         self.replace_kernel(state)
         idle = self._idle_power.compute_total(spec.power.ambient_c)
@@ -137,10 +136,6 @@ class VirtualBoard:
         self._is_running = False
         return CompletedCalls(calls, self._time_s - self._start_time_s)
 
-    def get_true_energy_j(self) -> float:
-        """Energy that really went into the board since it was made; a meter cannot read it."""
-        return self._true_energy_j
-
     def _compute_power_w(self) -> float:
         if not self._is_running:
             return float(self._idle_power.compute_total(self._temperature_c))
@@ -152,7 +147,6 @@ class VirtualBoard:
     def _advance(self, seconds: float) -> None:
         watts = self._compute_power_w()
         self._counter.advance(watts, seconds)
-        self._true_energy_j += watts * seconds
         self._time_s += seconds
         settled = self._spec.power.ambient_c + self._spec.power.kelvin_per_w * watts
         share = -math.expm1(-seconds / THERMAL_TIME_CONSTANT_S)

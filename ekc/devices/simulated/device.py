@@ -33,11 +33,10 @@ from ekc.devices.simulated.operating_point import (
     SteadyState,
     compute_settled_temperature,
     compute_work,
-    compute_work_without_residual,
+    estimate_saving_interval,
     find_steady_state,
 )
 from ekc.devices.simulated.residual import make_generator
-from ekc.devices.simulated.saving import estimate_saving_interval
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.statistics import Interval, student_t
 from ekc.display import format_line
@@ -103,7 +102,7 @@ def _list_static_causes(
 ) -> tuple[EnergyCause, ...]:
     """Joules that grow with time, for any kernel."""
     seconds, clock = state.latency_s, state.clock_mhz
-    static = power.compute_static_power(spec, clock, temperature_c)
+    static = power.find_idle_power(spec, clock).compute_static(temperature_c)
     constant = spec.power.constant_w
     tree = power.compute_idle_power(spec, clock, temperature_c) - static - constant
     dynamic_j = kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock))
@@ -214,7 +213,7 @@ class SimulatedDevice:
         """95 % interval of the share of energy that a kernel saves against another, over event energies and
         residuals that the recordings allow as well as those of this device."""
         works = [
-            compute_work_without_residual(self._spec, one, get_launch_profiles(one))
+            compute_work(self._spec, one, get_launch_profiles(one), has_residual=False)
             for one in (kernel, other)
         ]
         random = make_generator(self.name, "saving", digest_kernel(kernel), digest_kernel(other))
@@ -228,9 +227,9 @@ class SimulatedDevice:
         key = (identify_kernel(kernel), kernel.launches, l2)
         if key not in self._work_by_kernel:
             check_kernel_memory(kernel, self.label, self.memory_bytes)
-            compute = compute_work if self._has_residual else compute_work_without_residual
-            profiles = get_launch_profiles(kernel)
-            self._work_by_kernel[key] = compute(self._spec, kernel, profiles, is_cold=l2 == "cold")
+            profiles, is_cold = get_launch_profiles(kernel), l2 == "cold"
+            work = compute_work(self._spec, kernel, profiles, is_cold, self._has_residual)
+            self._work_by_kernel[key] = work
         return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

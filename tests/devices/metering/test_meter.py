@@ -16,10 +16,15 @@ class OpenBoard(VirtualBoard):
     def __init__(self, state: SteadyState, seed: int) -> None:
         super().__init__(A100, 1275.0, state, make_generator("test", seed))
         self.log: list[tuple[float, float]] = []
+        self.true_energy_j = 0.0
+
+    def _advance(self, seconds: float) -> None:
+        self.true_energy_j += self._compute_power_w() * seconds
+        super()._advance(seconds)
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)
-        self.log.append((self.now_s(), self.get_true_energy_j()))
+        self.log.append((self.now_s(), self.true_energy_j))
 
     def true_power(self, window: MeteringWindow) -> float:
         # The last entry is the call that `stop` finished.
