@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease_file import GUARD_READY, Lease, parse_lease
-from ekc.devices.clocks.nvml_limits import LimitSetter
+from ekc.devices.clocks.limits import LimitSetter
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.devices.clocks.restore import NOTHING_SET, restore_settings
 from ekc.errors import EkcError, RecordError

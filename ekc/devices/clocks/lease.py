@@ -23,8 +23,7 @@ from ekc.devices.clocks.daemon.client import DaemonActuator, DaemonLimits, lease
 from ekc.devices.clocks.lease_file import GUARD_READY, format_lease
 from ekc.devices.clocks.leased_actuator import LeasedActuator
 from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
-from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import LimitSetter
+from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
 from ekc.errors import ActuatorError, DriverTrouble, EkcError
 from ekc.forks import detach_in_children, hold_forks

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ekc.devices.clocks import lease_file
@@ -20,12 +20,12 @@ from ekc.devices.clocks.limits import (
     LIMITS,
     Limit,
     LimitReading,
+    LimitSetter,
     LimitTaken,
     OfferedSettings,
     Settings,
     select_offered,
 )
-from ekc.devices.clocks.nvml_limits import LimitSetter
 from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
 from ekc.errors import ActuatorError, EkcError, RecordError
 
@@ -186,7 +186,11 @@ class LeasedActuator:
             )
 
     def _bound_settings(self, settings: Settings) -> Settings:
-        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
+        """Settings that are no looser than those before the lease."""
+        values: dict[str, Any] = {}
+        for limit in LIMITS:
+            bounds = (getattr(settings, limit), getattr(self.lease.previous, limit))
+            values[limit] = min((x for x in bounds if x is not None), default=None)
         return Settings(**values)
 
     def _set_limits(self, settings: Settings) -> None:
@@ -322,32 +326,18 @@ class LeasedActuator:
         self.lease = lease
         self._tell_guard()
 
-    def _bound_value(self, limit: Limit, value: float | None) -> float | None:
-        bound: float | None = getattr(self.lease.previous, limit)
-        if value is None or bound is None:
-            return _find_first_value(value, bound)
-        return min(value, bound)
-
 
 def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: LimitReading) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
-    read = limit_setter.settings()
-    values: dict[str, Any] = {
-        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
-    }
-    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
-    caps = () if reading.power_w is None else (reading.power_w,)
+    given, values = asdict(previous_settings), asdict(limit_setter.settings())
+    values |= {limit: value for limit, value in given.items() if value is not None}
     return Lease(
-        fresh,
-        limit_setter.reference,
-        label,
-        Settings(**values),
-        (),
-        os.getpid(),
-        boot,
-        possible_caps_w=caps,
+        id=uuid.uuid4().hex,
+        reference=limit_setter.reference,
+        label=limit_setter.label,
+        previous=Settings(**values),
+        touched=(),
+        governor=os.getpid(),
+        boot=lease_file.read_boot_id(),
+        possible_caps_w=() if reading.power_w is None else (reading.power_w,),
     )
-
-
-def _find_first_value(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)

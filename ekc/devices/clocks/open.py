@@ -8,8 +8,7 @@ from collections.abc import Callable
 from ekc.devices.clocks import zeusd
 from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease_file import find_governor_pid
-from ekc.devices.clocks.limits import ActuatorReference
-from ekc.devices.clocks.nvml_limits import LimitSetter, NvmlLimits
+from ekc.devices.clocks.limits import ActuatorReference, LimitSetter, NvmlLimits
 from ekc.errors import ActuatorError, DriverTrouble
 
 

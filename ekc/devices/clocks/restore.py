@@ -16,8 +16,7 @@ from ekc.devices.clocks.lease_file import (
     find_governor,
 )
 from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
-from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, format_settings
-from ekc.devices.clocks.nvml_limits import LimitSetter
+from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, LimitSetter, format_settings
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.errors import ActuatorError, EkcError, RecordError
 from ekc.processes.process_facts import is_stopped

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from ekc.devices.clocks import zeusd
 from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader, Settings
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.device import OfferedClocks
 from ekc.devices.nvml.library import explain_refusal

@@ -13,8 +13,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from ekc.devices.clocks.limits import Limit
-from ekc.devices.clocks.nvml_limits import LimitSetter, normalize_pci_address
+from ekc.devices.clocks.limits import Limit, LimitSetter, normalize_pci_address
 from ekc.errors import ActuatorError, DriverTrouble
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"

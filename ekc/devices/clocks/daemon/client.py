@@ -18,12 +18,12 @@ from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
     Limit,
+    LimitSetter,
     LimitTaken,
     OfferedSettings,
     Settings,
     select_offered,
 )
-from ekc.devices.clocks.nvml_limits import LimitSetter
 from ekc.errors import ActuatorError, DriverTrouble, EkcError, InvalidInput
 
 DEFAULT_SOCKET = "/run/ekc/governor.sock"

@@ -18,13 +18,12 @@ from pathlib import Path
 from types import FrameType
 
 from ekc.devices.clocks.daemon.allow_list import AllowList, make_job_folder, read_allow_list
-from ekc.devices.clocks.daemon.callers import read_caller
-from ekc.devices.clocks.daemon.gpu_claims import GpuClaims
 from ekc.devices.clocks.daemon.messages import MAX_REQUEST_BYTES, ConnectionEnded, MessageChannel
-from ekc.devices.clocks.daemon.served_connection import DaemonServices, ServedConnection
+from ekc.devices.clocks.daemon.served_connection import DaemonServices, GpuClaims, ServedConnection
 from ekc.devices.clocks.restore import restore_all
 from ekc.devices.nvml.library import explain_refusal
 from ekc.errors import EkcError, InvalidInput
+from ekc.processes.process_facts import read_caller
 
 MAX_USER_CONNECTIONS = 16
 MAX_CONNECTIONS = 256
