@@ -9,7 +9,7 @@ import pytest
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda import output_samples
+from ekc.devices.cuda import loaded_kernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import make_sample_request
 from ekc.devices.device import OutputSample, OutputSelection
@@ -70,7 +70,7 @@ class OnStage:
 @pytest.fixture
 def device(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> OnStage:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(output_samples, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(loaded_kernel, "CHUNK_BYTES", CHUNK)
     return OnStage()
 
 
