@@ -49,23 +49,23 @@ def read_environment(pid: int) -> dict[str, str]:
 
 def read_user_id(pid: int) -> int | None:
     """Id of the user of a process; None where the process has ended or may not be seen."""
-    words = _read_status(pid).get("Uid")
+    words = read_status(pid).get("Uid")
     return None if words is None else int(words.split()[0])
 
 
 def read_command_name(pid: int) -> str:
     """The first 15 characters of a program's name; empty where they may not be seen."""
-    return _read_status(pid).get("Name", "")
+    return read_status(pid).get("Name", "")
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped, by a signal or a debugger; one that has ended is not."""
-    return _read_state(_read_status(pid)) in "Tt"
+    return _read_state(read_status(pid)) in "Tt"
 
 
 def has_default_action(pid: int, number: int) -> bool:
     """Whether a process that has not ended neither handles, ignores nor blocks a signal."""
-    status = _read_status(pid)
+    status = read_status(pid)
     masks = [int(status.get(name, "0"), 16) for name in ("SigIgn", "SigCgt", "SigBlk")]
     return _read_state(status) not in "ZX" and not any(mask >> (number - 1) & 1 for mask in masks)
 
@@ -83,7 +83,7 @@ def _read_state(status: dict[str, str]) -> str:
     return status.get("State", "X")[0]
 
 
-def _read_status(pid: int) -> dict[str, str]:
+def read_status(pid: int) -> dict[str, str]:
     """Fields of /proc/PID/status; none for a process that has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()

@@ -2,15 +2,24 @@
 
 With several GPUs, which must be alike, trials are spread over all. Measurements that are compared closely
 (finals, metering, execution) stay on the first.
+
+A target says which GPUs, and whether timed calls find the L2 warm or cold:
+
+    cuda, cuda:0        one GPU
+    cuda:0,2  cuda:all  several GPUs of one kind: trials are spread over them
+    cuda:0@cold         the L2 is overwritten before each timed call (default: warm)
+
+Numbers are the driver's, so CUDA_VISIBLE_DEVICES applies.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +28,6 @@ from numpy.typing import NDArray
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, identify_kernel
 from ekc.devices import analytic_prior
-from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.library_kernel import LibraryKernel, find_library_call
@@ -52,7 +60,7 @@ from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.hardware.target import make_arch, parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
-from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
+from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.version import __version__
 
 WORKER_MODULE = "ekc.devices.cuda.worker"
@@ -248,6 +256,40 @@ def _identify(kernel: Work) -> str | LibraryKernel:
     return kernel if isinstance(kernel, LibraryKernel) else identify_kernel(kernel)
 
 
+_TARGET_PATTERN = re.compile(r"cuda(?::(?P<which>all|\d+(?:,\d+)*))?(?:@(?P<l2>warm|cold))?")
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """A target, parsed."""
+
+    indices: tuple[int, ...] | None
+    """Indices of GPUs; None for all."""
+    is_cold: bool
+
+    def choose_gpus(self, count: int, text: str) -> tuple[int, ...]:
+        """Indices of the chosen GPUs among `count`. `DeviceError` for a GPU that does not exist."""
+        chosen = tuple(range(count)) if self.indices is None else self.indices
+        absent = [index for index in chosen if index >= count]
+        if absent:
+            there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            raise DeviceError(f"no device {text!r} here: there are {count} GPU(s), {there}")
+        return chosen
+
+
+def parse_target(text: str) -> CudaTarget:
+    """Parse a target. `DeviceError` for any other form."""
+    found = _TARGET_PATTERN.fullmatch(text)
+    if found is None:
+        raise DeviceError(
+            f"no device {text!r}: write cuda:0, cuda:0,1 or cuda:all (the index must be a number), "
+            "with @cold for a cold L2"
+        )
+    which = found["which"] or "0"
+    indices = None if which == "all" else tuple(dict.fromkeys(map(int, which.split(","))))
+    return CudaTarget(indices, found["l2"] == "cold")
+
+
 def check_same_model(gpus: Sequence[Gpu]) -> None:
     """Raises `DeviceError` for GPUs that differ: figures of unlike GPUs are not figures of one device."""
     index, first = gpus[0].index, gpus[0].properties
@@ -289,7 +331,7 @@ def start_gpu_worker(index: int) -> ChildProcess:
 
 def open_cuda(
     text: str,
-    start_worker: Callable[[int], ProcessHandle] = start_gpu_worker,
+    start_worker: Callable[[int], ChildProcess] = start_gpu_worker,
     open_sensors: Callable[[str], GpuSensors] = GpuSensors,
 ) -> CudaDevice:
     """The device of a target such as "cuda:0". `start_worker` starts the worker of a GPU, `open_sensors`
@@ -304,7 +346,7 @@ def open_cuda(
 
 
 def _connect_gpu(
-    index: int, start_worker: Callable[[int], ProcessHandle], open_sensors: Callable[[str], GpuSensors]
+    index: int, start_worker: Callable[[int], ChildProcess], open_sensors: Callable[[str], GpuSensors]
 ) -> Gpu:
     remote = RemoteWorker(f"cuda:{index}", partial(start_worker, index))
     return Gpu.connect(index, remote, open_sensors, nvrtc.version())

@@ -4,6 +4,9 @@ first object is made.
 Handles (modules, functions, streams, events, graphs) and device addresses are plain integers, as in the
 driver. A method that fails raises `DriverError` with CUDA's own name of the error. Tests script a class with
 the same methods.
+
+This module also knows which drivers load the machine code that NVRTC makes, and the remedy where one does
+not.
 """
 
 from __future__ import annotations
@@ -222,3 +225,22 @@ class Driver:
 def format_cuda_version(version: int) -> str:
     """Text of a CUDA version: "13.0" of 13000."""
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+CUDA_12_INSTALL_COMMAND = (
+    "pip uninstall -y nvidia-cuda-nvrtc && pip install 'cuda-python>=12.9,<13' nvidia-cuda-nvrtc-cu12"
+)
+"""Installs NVRTC of CUDA 12, whose drivers are common; the bindings load the other one if it stays."""
+
+
+def explain_old_driver(driver: int, nvrtc: str) -> str | None:
+    """Why a driver for CUDA `driver` (13000 is 13.0) does not load machine code of this NVRTC ("13.5"); None
+    where it does: machine code of a major version runs on each driver of that version or a later one."""
+    needed = int(nvrtc.split(".")[0])
+    if driver >= 1000 * needed:
+        return None
+    other = f", or {CUDA_12_INSTALL_COMMAND}" if driver // 1000 == 12 else ""
+    return (
+        f"for CUDA {format_cuda_version(driver)}, too old for the machine code of NVRTC {nvrtc}: "
+        f"update the driver to one for CUDA {needed}.0 or later{other}"
+    )

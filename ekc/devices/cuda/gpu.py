@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ekc.devices.clocks.sm_clock import SmClockControl
-from ekc.devices.cuda.cuda_target import explain_old_driver
 from ekc.devices.cuda.device_attributes import GpuProperties
+from ekc.devices.cuda.driver import explain_old_driver
 from ekc.devices.cuda.messages import STOP_CALLS, Work, WorkerRequest, make_request
 from ekc.devices.device import POWER_CAP
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
-from ekc.devices.nvml.sensors import GpuSensors, KernelRunner, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children
 from ekc.processes.child import RemoteWorker
@@ -93,7 +94,8 @@ class SensorPoller:
 
 
 class RemoteKernelRunner:
-    """A `KernelRunner` in the worker of one GPU."""
+    """Calls a kernel back to back in the worker of one GPU until `stop`, so that the GPU never idles in
+    between."""
 
     def __init__(self, remote: RemoteWorker) -> None:
         self._remote = remote
@@ -115,6 +117,34 @@ class RemoteKernelRunner:
         return calls
 
 
+class NvmlBoard:
+    """A `Board` of the meter: sensors are read in this process, the kernel runs in a worker. Raises
+    `DeviceError` where the energy of the board is not that of one kernel (MIG)."""
+
+    def __init__(
+        self,
+        sensors: GpuSensors,
+        kernel_runner: RemoteKernelRunner,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if shared := sensors.explain_sharing():
+            raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
+        self._sensors, self._kernel_runner = sensors, kernel_runner
+        self.now_s, self.wait, self.start = now, sleep, kernel_runner.start
+        self.averaging_s, self.counter_mj = sensors.averaging_s, sensors.counter_mj
+        self.power_w, self.power_cap_w = sensors.power_w, sensors.power_cap_w
+        self.temperature_c, self.clock_mhz = sensors.temperature_c, sensors.clock_mhz
+        self.throttle = sensors.throttle
+
+    def stop(self) -> CompletedCalls:
+        """Stop soon, and report the calls."""
+        called = self._kernel_runner.stop()
+        if called.count < 1:
+            raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")
+        return called
+
+
 @dataclass(eq=False)
 class Gpu:
     """A GPU for one thread at a time: hold `lock` from a request to its reply."""
@@ -124,7 +154,7 @@ class Gpu:
     properties: GpuProperties
     sensors: GpuSensors
     clocks: SmClockControl
-    make_board: Callable[[GpuSensors, KernelRunner], Board] = NvmlBoard
+    make_board: Callable[[GpuSensors, RemoteKernelRunner], Board] = NvmlBoard
     lock: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:

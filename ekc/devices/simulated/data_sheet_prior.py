@@ -29,8 +29,7 @@ from ekc.devices.simulated.latency import (
 )
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
 from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SimulatedTraffic
-from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.throughput import WGMMA_SHARE
+from ekc.devices.simulated.specs import WGMMA_SHARE, GpuSpec
 from ekc.ir.hardware.memory import SECTOR_BYTES
 from ekc.machine_code.warp_path import L1_CYCLES, LOAD_CYCLES
 
