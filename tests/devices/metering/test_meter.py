@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ekc.devices.metering.meter import MeteringWindow, meter_kernel
-from ekc.devices.simulated.board import TICK_S, EnergyCounter, VirtualBoard
+from ekc.devices.simulated.device import TICK_S, EnergyCounter, VirtualBoard
 from ekc.devices.simulated.operating_point import SteadyState
 from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.specs import A100
