@@ -6,7 +6,7 @@ NVML cannot read a clock limit. Reading needs no permission, setting needs root 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from ekc.devices.nvml.library import (
@@ -28,6 +28,7 @@ LIMIT_NAMES: Final[dict[Limit, str]] = {
 }
 """Names of the limits for people."""
 _UNITS: Final[dict[Limit, str]] = {"sm_mhz": "whole MHz", "memory_mhz": "whole MHz", "power_w": "W"}
+_PHRASES = {"sm_mhz": "SM up to {} MHz", "memory_mhz": "memory {} MHz", "power_w": "cap {:g} W"}
 MAX_LIMIT = 1_000_000
 """MHz and watts that no board has."""
 
@@ -55,14 +56,8 @@ def parse_settings(values: Mapping[str, Any]) -> Settings:
 
 def format_settings(settings: Settings) -> str:
     """Settings for people, e.g. "SM up to 1410 MHz, cap 250 W"."""
-    parts = []
-    if settings.sm_mhz is not None:
-        parts.append(f"SM up to {settings.sm_mhz} MHz")
-    if settings.memory_mhz is not None:
-        parts.append(f"memory {settings.memory_mhz} MHz")
-    if settings.power_w is not None:
-        parts.append(f"cap {settings.power_w:g} W")
-    return ", ".join(parts) or "limits as before"
+    given = {limit: value for limit, value in asdict(settings).items() if value is not None}
+    return ", ".join(_PHRASES[limit].format(value) for limit, value in given.items()) or "limits as before"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from ekc.devices.clocks.lease_file import (
     does_governor_answer,
     find_governor,
 )
-from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
 from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, LimitSetter, format_settings
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.errors import ActuatorError, EkcError, RecordError
@@ -24,6 +23,8 @@ from ekc.processes.process_facts import is_stopped
 SETTINGS_RESTORED = "previous settings are back"
 NOTHING_SET = "nothing had been set"
 MACHINE_RESTARTED = "the machine has been started since; nothing put back"
+CAP_TOLERANCE_W = 1.0
+"""Watts by which a cap that is read back may differ from the one that was set."""
 HEARTBEAT_TIMEOUT_S = 5.0
 """Seconds without a heartbeat in the lease after which its governor, and its guard, do not run."""
 

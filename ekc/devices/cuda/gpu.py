@@ -171,7 +171,8 @@ class Gpu:
         """Ask the worker for the GPU's properties, and find its sensors by UUID. Raises `DeviceError` where
         there is no GPU, or its driver is too old."""
         facts: GpuProperties = remote.query(WorkerRequest("describe"))
-        check_driver(facts, nvrtc)
+        if reason := explain_old_driver(facts.driver_version, nvrtc):
+            raise DeviceError(f"{facts.name}: its driver is {reason}")
         found = open_sensors(facts.uuid)
         return cls(index, remote, facts, found, SmClockControl(found))
 
@@ -197,9 +198,3 @@ class Gpu:
 
     def _fix_clock(self, mhz: int | None) -> AbstractContextManager[None]:
         return nullcontext() if mhz is None else self.clocks.fix_clock(mhz)
-
-
-def check_driver(facts: GpuProperties, nvrtc: str) -> None:
-    """Raises `DeviceError` where the driver does not load machine code of this NVRTC."""
-    if reason := explain_old_driver(facts.driver_version, nvrtc):
-        raise DeviceError(f"{facts.name}: its driver is {reason}")

@@ -35,11 +35,6 @@ BATCH_DURATION_S = 0.01
 """Seconds of a batch: a tenth of the interval at which energy counters tick."""
 
 
-def compute_queued_s(unit: QueueUnit) -> float:
-    """Seconds of the two queued batches."""
-    return 2 * unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
-
-
 def call_back_to_back(
     loaded_kernel: LoadedKernel, unit: QueueUnit, should_stop: Callable[[], bool]
 ) -> CompletedCalls:
@@ -118,7 +113,8 @@ class GpuWorker:
         still runs after the request to stop, which ends the calls; GPU events give their seconds."""
         self._loaded_kernel.load_kernel(work)
         with self._timer.prepare_unit() as unit:
-            self._connection.send(compute_queued_s(unit))
+            batch_s = unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
+            self._connection.send(2 * batch_s)
             calls = call_back_to_back(self._loaded_kernel, unit, self._connection.poll)
         assert self._connection.recv() == STOP_CALLS
         return calls

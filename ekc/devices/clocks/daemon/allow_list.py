@@ -162,16 +162,12 @@ def _list_tables(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return tables
 
 
-def _list_values(key: str, table: Mapping[str, Any]) -> list[Any]:
+def _find_ids(key: str, table: Mapping[str, Any], find_id: Callable[[str], int]) -> Iterable[int]:
+    """User or group ids, from numbers and names."""
     values = table.get(key, [])
     if not isinstance(values, list):
         raise InvalidInput(f"{key}: {values!r} is no list; write {key} = [{values!r}]")
-    return values
-
-
-def _find_ids(key: str, table: Mapping[str, Any], find_id: Callable[[str], int]) -> Iterable[int]:
-    """User or group ids, from numbers and names."""
-    for value in _list_values(key, table):
+    for value in values:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
             yield value
             continue

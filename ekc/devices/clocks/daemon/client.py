@@ -121,22 +121,20 @@ class DaemonLease:
     def take(self) -> None:
         """Take the lease, unless it is held. Raises `ActuatorError`."""
         with self._lock:
-            if self._connection is None:
-                self._take()
-
-    def _take(self) -> None:
-        connection = DaemonConnection(self._gpus[0].socket_path)
-        try:
-            gpus = [gpu.reference.gpu for gpu in self._gpus]
-            reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
-            self.before = {gpu: Settings(**reply["gpus"][gpu]["before"]) for gpu in gpus}
-            self.lowest = {gpu: Settings(**reply["gpus"][gpu]["lowest"]) for gpu in gpus}
-        except (EkcError, KeyError, TypeError) as problem:
-            connection.close()
-            if isinstance(problem, ActuatorError):
-                raise
-            raise ActuatorError(f"{problem}") from problem
-        self._connection = connection
+            if self._connection is not None:
+                return
+            connection = DaemonConnection(self._gpus[0].socket_path)
+            try:
+                gpus = [gpu.reference.gpu for gpu in self._gpus]
+                reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
+                self.before = {gpu: Settings(**reply["gpus"][gpu]["before"]) for gpu in gpus}
+                self.lowest = {gpu: Settings(**reply["gpus"][gpu]["lowest"]) for gpu in gpus}
+            except (EkcError, KeyError, TypeError) as problem:
+                connection.close()
+                if isinstance(problem, ActuatorError):
+                    raise
+                raise ActuatorError(f"{problem}") from problem
+            self._connection = connection
 
     def is_held(self) -> bool:
         """Ask the daemon whether the lease is still held; the question is also the sign of life."""
@@ -266,13 +264,9 @@ class DaemonActuator:
             self._requested_settings = self._requested_settings if settings is None else settings
             return self._daemon_lease.set(self._gpu, self._bound_settings(self._requested_settings))
 
-    def is_active(self) -> bool:
-        """Whether the daemon still holds our lease."""
-        return self._daemon_lease.is_held()
-
     def find_loss(self) -> str | None:
         """Why the lease is no longer held; None where it is."""
-        return None if self.is_active() else "its connection to the daemon ended"
+        return None if self._daemon_lease.is_held() else "its connection to the daemon ended"
 
     def retake(self) -> None:
         """Take the lease again."""

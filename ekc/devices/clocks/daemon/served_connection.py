@@ -151,13 +151,13 @@ FOREIGN_CHECK_S = 2.0
 REQUESTS = ("check", "lease", "set", "beat", "end")
 
 
-@dataclass(frozen=True)
+@dataclass
 class DaemonServices:
     """The part of the daemon that all connections share."""
 
-    claims: GpuClaims
-    get_allow_list: Callable[[], AllowList]
+    allow_list: AllowList
     log: Callable[[str], None]
+    claims: GpuClaims = field(default_factory=GpuClaims)
 
 
 @dataclass
@@ -217,7 +217,7 @@ class ServedConnection:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _answer_requests(self) -> None:
-        self._services.get_allow_list().check_caller(self.caller)
+        self._services.allow_list.check_caller(self.caller)
         while True:
             request = self._channel.receive(SILENCE_TIMEOUT_S)
             try:
@@ -256,7 +256,7 @@ class ServedConnection:
                 gpu.limits.check_permission()
 
     def _find_gpus(self, uuids: list[str]) -> dict[str, PermittedGpu]:
-        allow_list = self._services.get_allow_list()
+        allow_list = self._services.allow_list
         return {uuid: find_permitted_gpu(allow_list, self.caller, uuid) for uuid in uuids}
 
     def _take_lease(self, uuids: list[str]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class ServedConnection:
             raise InvalidInput(f"set: this connection has no lease of {str(uuid)[:60]!r}; lease it first")
         settings = _read_settings(request.get("settings"))
         offered = lease.actuators[uuid].lease.previous
-        check_settings(settings, lease.gpus[uuid], offered, self._services.get_allow_list())
+        check_settings(settings, lease.gpus[uuid], offered, self._services.allow_list)
         with suppress(LimitTaken):  # The reply has it.
             lease.actuators[uuid].apply(settings)
 
@@ -307,8 +307,8 @@ class ServedConnection:
         if lease is None:
             return
         for uuid, gpu in lease.gpus.items():
-            if self._services.get_allow_list().find_lowest(self.caller, gpu.identity) != gpu.lowest:
-                raise ActuatorError(f"{self._services.get_allow_list().file} has other lowest settings now")
+            if self._services.allow_list.find_lowest(self.caller, gpu.identity) != gpu.lowest:
+                raise ActuatorError(f"{self._services.allow_list.file} has other lowest settings now")
             if time.monotonic() > lease.checked_s + FOREIGN_CHECK_S:
                 check_no_other_user(uuid, self.caller)
         if time.monotonic() > lease.checked_s + FOREIGN_CHECK_S:
