@@ -234,12 +234,15 @@ class LimitSetter(NvmlLimitReader):
     """Sets the limits of one GPU; possible values and the cap are read by NVML. Only a lease
     (`ekc.devices.clocks.lease`) may call `set_limit`."""
 
-    def __init__(self, uuid: str, kind: str, address: str = "") -> None:
+    kind = ""
+    """See `ActuatorReference`."""
+
+    def __init__(self, uuid: str, address: str = "") -> None:
         super().__init__(uuid)
         self._offered = super().list_offered()
-        self.reference = ActuatorReference(kind, uuid, address)
+        self.reference = ActuatorReference(self.kind, uuid, address)
         """Reference for another process, by UUID, which does not depend on the order of GPUs."""
-        self.label = f"{f'{kind} at {address}' if address else 'NVML'}, {self.name}"
+        self.label = f"{f'{self.kind} at {address}' if address else 'NVML'}, {self.name}"
         """Name for messages, e.g. "NVML, GPU 0 (NVIDIA A40)"."""
 
     def list_offered(self) -> OfferedSettings:
@@ -264,8 +267,7 @@ class LimitSetter(NvmlLimitReader):
 class NvmlLimits(LimitSetter):
     """Sets the limits of one GPU through NVML."""
 
-    def __init__(self, uuid: str) -> None:
-        super().__init__(uuid, "nvml")
+    kind = "nvml"
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where setting is not permitted."""

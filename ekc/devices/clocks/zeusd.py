@@ -30,9 +30,10 @@ def find_daemon_address() -> str | None:
 class ZeusdLimits(LimitSetter):
     """Sets the limits of one GPU through the daemon."""
 
+    kind = "zeusd"
+
     def __init__(self, uuid: str, daemon_address: str) -> None:
-        super().__init__(uuid, "zeusd", daemon_address)
-        self._daemon_address = daemon_address
+        super().__init__(uuid, daemon_address)
         self._daemon_gpu_id = self._find_daemon_gpu_id(_send_request(daemon_address, "GET", "/discover"))
 
     def check_permission(self) -> None:
@@ -54,7 +55,7 @@ class ZeusdLimits(LimitSetter):
 
     def _post_request(self, name: str, **parameters: int) -> None:
         query = urlencode({"gpu_ids": self._daemon_gpu_id, "block": "true"} | parameters)
-        _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
+        _send_request(self.reference.address, "POST", f"/gpu/{name}?{query}")
 
     def _find_daemon_gpu_id(self, discovered: Any) -> int:
         """The daemon's number of this GPU, by PCI address: in a container it may number differently."""
@@ -68,17 +69,17 @@ class ZeusdLimits(LimitSetter):
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             reason = f"{type(problem).__name__}: {problem}"
             raise ActuatorError(
-                f"zeusd at {self._daemon_address} lists its GPUs in an unknown form ({reason})"
+                f"zeusd at {self.reference.address} lists its GPUs in an unknown form ({reason})"
             ) from problem
         if "gpu-control" not in groups:
             raise ActuatorError(
-                f"zeusd at {self._daemon_address} was started without gpu-control; use --advise"
+                f"zeusd at {self.reference.address} was started without gpu-control; use --advise"
             )
         bus = self.read_pci_address()
         if bus in numbers_by_address:
             return numbers_by_address[bus]
         if numbers_by_address or self.index not in numbers:
-            raise ActuatorError(f"zeusd at {self._daemon_address} does not know {self.name} at {bus}")
+            raise ActuatorError(f"zeusd at {self.reference.address} does not know {self.name} at {bus}")
         return self.index  # Older daemons list numbers alone.
 
 

@@ -1,26 +1,97 @@
-"""One real GPU: its worker, its properties, and its sensors, which are read while the worker measures: the
-GPU is idle before and soon after."""
+"""One real GPU: its worker, its properties, its SM clock, fixed for the duration of a measurement, and its
+sensors, which are read while the worker measures: the GPU is idle before and soon after."""
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ekc.devices.clocks.sm_clock import SmClockControl
+from ekc.devices.clocks import zeusd
+from ekc.devices.clocks.daemon import client
+from ekc.devices.clocks.lease import LeaseKeeper
+from ekc.devices.clocks.limits import NvmlLimitReader, Settings
+from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import explain_old_driver
 from ekc.devices.cuda.messages import STOP_CALLS, Work, WorkerRequest, make_request
-from ekc.devices.device import POWER_CAP
+from ekc.devices.device import POWER_CAP, OfferedClocks
 from ekc.devices.metering.meter import Board, CompletedCalls, MeteringWindow, meter_kernel
+from ekc.devices.nvml.library import explain_refusal
 from ekc.devices.nvml.sensors import GpuSensors
-from ekc.errors import DeviceError
+from ekc.errors import ActuatorError, DeviceError
 from ekc.forks import detach_in_children
 from ekc.processes.child import RemoteWorker
+
+
+class SmClockControl:
+    """Sets the SM clock as an upper limit; a busy GPU runs at it unless its power cap or heat throttles it.
+
+    The clock is set under a lease: previous settings come back after each measurement, and also when this
+    process is killed. The lease and its guard process begin with the first clock that is set. A clock limit
+    from before cannot be read, so it is not restored: afterwards there is none.
+    """
+
+    def __init__(self, sensors: GpuSensors) -> None:
+        self._sensors = sensors
+        self._lease_keeper: LeaseKeeper | None = None
+        detach_in_children(self)
+
+    def list_clocks(self) -> OfferedClocks:
+        """Clocks that can be set, ascending, or why none can. Nothing is tried: a driver may still refuse."""
+        current = self._sensors.clock_mhz()
+        if self._sensors.explain_sharing():
+            return OfferedClocks(reason=f"{self._sensors.name} is split by MIG", current_mhz=current)
+        refused = explain_refusal()
+        if refused and client.find_socket() is None and zeusd.find_daemon_address() is None:
+            return OfferedClocks(reason=f"{refused}, and no daemon runs", current_mhz=current)
+        try:
+            mhz = NvmlLimitReader(self._sensors.uuid).list_offered().sm_mhz
+        except ActuatorError as problem:
+            return OfferedClocks(reason=str(problem), current_mhz=current)
+        reason = "" if mhz else f"{self._sensors.name} has no SM clock that can be limited"
+        return OfferedClocks(mhz, reason, current)
+
+    @contextmanager
+    def fix_clock(self, mhz: int) -> Iterator[None]:
+        """Within the block the clock is `mhz` at most; afterwards it has no limit.
+
+        Raises `ActuatorError` (a `DeviceError`) where the driver refuses or another process governs the GPU,
+        and `DeviceError` for a clock that is not offered.
+        """
+        if self._lease_keeper is None:
+            self._lease_keeper = LeaseKeeper(
+                [choose_actuator("auto", self._sensors.uuid)], on_message=warnings.warn
+            )
+            atexit.register(self.close)
+        actuator = self._lease_keeper.actuators[0]
+        offered = OfferedClocks(actuator.list_offered().sm_mhz, "it has no SM clock that can be limited")
+        if refusal := offered.explain_refusal(mhz):
+            raise DeviceError(f"{self._sensors.name} cannot be set to {mhz} MHz: {refusal}")
+        try:
+            actuator.apply(Settings(sm_mhz=mhz))
+            yield
+        finally:
+            actuator.apply(Settings())
+
+    def detach(self) -> None:
+        """In a forked child: the lease belongs to the parent."""
+        self._lease_keeper = None
+
+    def close(self) -> None:
+        """End the lease. Warns where settings could not be restored; the guard goes on trying."""
+        keeper, self._lease_keeper = self._lease_keeper, None
+        if keeper is not None:
+            atexit.unregister(self.close)
+            for line in keeper.close():
+                warnings.warn(line, stacklevel=2)
+
 
 SENSOR_POLL_INTERVAL_S = 0.05
 """Seconds between two reads of the sensors; timing a kernel takes ten times as long."""

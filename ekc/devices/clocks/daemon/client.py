@@ -47,13 +47,11 @@ def find_socket() -> str | None:
 class DaemonLimits(LimitSetter):
     """One GPU that the daemon sets. Limits are set under a `DaemonLease` alone."""
 
-    def __init__(self, uuid: str, socket_path: str) -> None:
-        super().__init__(uuid, "daemon", socket_path)
-        self.socket_path = socket_path
+    kind = "daemon"
 
     def check_permission(self) -> None:
         """Ask the daemon whether it would give a lease. Raises `ActuatorError` where it would not."""
-        connection = DaemonConnection(self.socket_path)
+        connection = DaemonConnection(self.reference.address)
         try:
             connection.request({"do": "check", "gpus": [self.uuid]})
         finally:
@@ -123,7 +121,7 @@ class DaemonLease:
         with self._lock:
             if self._connection is not None:
                 return
-            connection = DaemonConnection(self._gpus[0].socket_path)
+            connection = DaemonConnection(self._gpus[0].reference.address)
             try:
                 gpus = [gpu.reference.gpu for gpu in self._gpus]
                 reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
