@@ -96,7 +96,10 @@ class GpuSensors:
     def power_w(self) -> float:
         """Power in watts by the best reading that this card has; NaN for one that no such board draws, with
         `power_problem`."""
-        return self._read_instant_power_w() if self.is_instantaneous else self._read_mean_power_w()
+        if self.is_instantaneous:
+            return self._read_instant_power_w()
+        milliwatts = self.poll("nvmlDeviceGetPowerUsage")
+        return _NAN if milliwatts is None else self._check_power(milliwatts / 1000.0)
 
     @property
     def has_power(self) -> bool:
@@ -110,11 +113,6 @@ class GpuSensors:
         caps = [cap for cap in (self._max_cap_w, present_w) if cap is not None]
         self._max_cap_w = max(caps, default=None)
         return compute_max_power_w(self._max_cap_w)
-
-    def _read_mean_power_w(self) -> float:
-        """Power in watts by `nvmlDeviceGetPowerUsage`, a mean over `AVERAGING_S` on most cards."""
-        milliwatts = self.poll("nvmlDeviceGetPowerUsage")
-        return _NAN if milliwatts is None else self._check_power(milliwatts / 1000.0)
 
     def _check_power(self, watts: float) -> float:
         """The reading, or NaN where the board cannot draw that. The cap may have been raised since it was
@@ -158,16 +156,13 @@ class GpuSensors:
         """Version of the driver, e.g. "570.86.15"."""
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
-    def query(self, function: str, *arguments: Any) -> Any:
-        """Result of an NVML call for this GPU, None if it failed, also when it was tried again
-        (`retry_nvml`). Raises `GpuUnusable` for a lost GPU."""
-        return self._call(retry_nvml, function, *arguments)
-
     def poll(self, function: str, *arguments: Any) -> Any:
         """As `query`, tried once: for readings that are made again soon anyway."""
-        return self._call(_call_once, function, *arguments)
+        return self.query(function, *arguments, run=_call_once)
 
-    def _call(self, run: Callable[..., Any], function: str, *arguments: Any) -> Any:
+    def query(self, function: str, *arguments: Any, run: Callable[..., Any] = retry_nvml) -> Any:
+        """Result of an NVML call for this GPU, None if it failed, also when it was tried again
+        (`retry_nvml`). Raises `GpuUnusable` for a lost GPU."""
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
