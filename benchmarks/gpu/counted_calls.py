@@ -2,7 +2,7 @@
 
     ncu --profile-from-start off ... python -m benchmarks.gpu.counted_calls FILE GPU
 
-FILE holds pickled `LoadableKernel`s. Each is called once before the call that is counted, so that the L2 is
+FILE holds pickled kernels. Each is called once before the call that is counted, so that the L2 is
 warm.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 def _main(file: Path, gpu: int) -> None:
     from cuda.bindings import driver as cuda
 
-    from ekc.devices.cuda.driver_bindings import CudaBindings
+    from ekc.devices.cuda.driver import Driver
     from ekc.devices.cuda.loaded_kernel import LoadedKernel
 
-    driver = CudaBindings()
+    driver = Driver()
     driver.push_context(gpu)
     loaded = LoadedKernel(driver)
     for work in pickle.loads(file.read_bytes()):

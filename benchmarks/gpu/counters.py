@@ -20,7 +20,7 @@ from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.kit import Kit
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.messages import LoadableKernel
+from ekc.devices.cuda.messages import make_work
 from ekc.devices.recording import RecordedRow, Recording, read_recording
 from ekc.errors import EkcError
 from ekc.tables import format_table
@@ -105,7 +105,7 @@ def _profile(
 ) -> list[dict[str, float | str]]:
     """Counters of each launch, in order. Raises `EkcError` where some are missing."""
     work, log = folder / "kernels.pickle", folder / "counters.csv"
-    work.write_bytes(pickle.dumps([LoadableKernel.from_kernel(one) for one in kernels]))
+    work.write_bytes(pickle.dumps([make_work(one) for one in kernels]))
     # By default ncu fixes the clock at its base value and flushes the caches before each pass.
     command = ["ncu", "--clock-control", "none", "--cache-control", "none", "--target-processes", "all"]
     command += [word for section in SECTIONS for word in ("--section", section)]

@@ -18,7 +18,7 @@ from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.cuda.cuda_target import parse_target
+from ekc.devices.cuda.device import parse_target
 from ekc.devices.device import Device
 from ekc.errors import DeviceError
 from ekc.ir.comparison.tolerance import ReferenceEvaluator

@@ -19,7 +19,7 @@ from benchmarks.gpu.items import Item, list_small_items, list_versus_items
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.rotation import Figure, Slice, compare_slices, rotate
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda.cuda_target import parse_target
+from ekc.devices.cuda.device import parse_target
 from ekc.devices.statistics import Difference
 from ekc.errors import EkcError, RecordError
 from ekc.ir.comparison.compare import make_random_input_arrays

@@ -37,7 +37,7 @@ from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
 from ekc.devices.device import Device
 from ekc.devices.simulated.latency import compute_launch_seconds
-from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_time_factor
+from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_factor
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import TuneOptions
@@ -87,7 +87,7 @@ def remove_own_factor(candidate: Candidate, device: Device) -> float:
     """Latency in seconds of a kernel on a simulated device, without the seeded factor of its own."""
     made = generate(candidate.schedule, device.limits)
     overhead_s = len(made.launches) * compute_launch_seconds(device.clocks().current_mhz)
-    factor = sample_own_time_factor(device.name, digest_cuda_source(made.source))
+    factor = sample_own_factor(device.name, "time", digest_cuda_source(made.source))
     return overhead_s + (candidate.latency_s - overhead_s) / factor
 
 

@@ -46,7 +46,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
-from ekc.devices.simulated.operating_point import compute_work_without_residual
+from ekc.devices.simulated.operating_point import compute_work
 from ekc.devices.simulated.specs import GpuSpec, find_spec
 from ekc.errors import DeviceError, EkcError
 from ekc.ptx.counting.counts import HALF_SUMS
@@ -88,7 +88,7 @@ def time_row(row: ForeignRow, kernel: CompiledKernel) -> Timed:
     cannot run it."""
     spec = find_spec(CARDS[row.card].device)
     assert spec is not None
-    work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
+    work = compute_work(spec, kernel, get_launch_profiles(kernel), has_residual=False)
     found = [estimate_latency(spec, *one, spec.boost_mhz) for one in work.launches]
     parts = {
         part: sum(float(one.seconds_by_resource[part]) for one in found)

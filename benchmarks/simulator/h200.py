@@ -23,7 +23,7 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import (
     SteadyState,
-    compute_work_without_residual,
+    compute_work,
     find_steady_state,
 )
 from ekc.errors import InvalidInput
@@ -125,7 +125,7 @@ def select_settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
     assert spec is not None
     kernel = compile_schedule(schedule, spec.arch, spec.limits())
     state = find_steady_state(
-        spec, compute_work_without_residual(spec, kernel, profile_kernel(kernel)), spec.boost_mhz
+        spec, compute_work(spec, kernel, profile_kernel(kernel), has_residual=False), spec.boost_mhz
     )
     return state, predict_watts(spec, state)
 

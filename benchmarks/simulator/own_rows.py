@@ -19,7 +19,7 @@ from ekc.devices.simulated import power
 from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
-from ekc.devices.simulated.operating_point import compute_work_without_residual
+from ekc.devices.simulated.operating_point import compute_work
 from ekc.devices.simulated.specs import GpuSpec, find_spec
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
@@ -197,7 +197,7 @@ def _simulate(job: tuple[str, Measured]) -> OwnRow:
     spec = find_spec(name)
     assert spec is not None
     kernel = compile_schedule(one.schedule, spec.arch, spec.limits())
-    work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
+    work = compute_work(spec, kernel, get_launch_profiles(kernel), has_residual=False)
     figures = analyse_program(one.schedule.program, spec.limits())
     model = find_model(name)
     assert model is not None

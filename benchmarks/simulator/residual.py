@@ -38,7 +38,7 @@ from ekc.devices.simulated.residual import (
     SHARED_TIME_SIGMA,
     compute_traits,
     make_generator,
-    sample_shared_time_factor,
+    sample_shared_factor,
 )
 from ekc.tables import format_table
 
@@ -166,7 +166,7 @@ def measure_learner(recording: Recording, rows: list[Row], seed: int, count: int
     settings = np.array([astuple(row.one) for row, _ in kept], dtype=np.float64)
     plain = np.log([_estimate_seconds(recording, row, work) for row, work in kept])
     looks = [compute_traits(work.events, work.resident) for _, work in kept]
-    path = np.log([sample_shared_time_factor(recording.device, look) for look in looks])
+    path = np.log([sample_shared_factor(recording.device, "time", look) for look in looks])
     draw = make_generator(recording.device, "own part", seed).standard_normal(len(kept))
     logs_by_source = {"recorded": np.log([row.seconds for row, _ in kept]), "simulated, no residual": plain}
     logs_by_source |= {f"shared part, own {own:.1%}": plain + path + own * draw for own in OWN}

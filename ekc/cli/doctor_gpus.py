@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ekc.devices.cuda.cuda_target import explain_old_driver
-from ekc.devices.cuda.driver import format_cuda_version
+from ekc.devices.cuda.driver import explain_old_driver, format_cuda_version
 from ekc.devices.device import UNREPORTED
 from ekc.devices.nvml.library import call_nvml, explain_refusal, find_uuid, load_nvml
 from ekc.devices.nvml.sensors import GpuSensors, SensorBehaviour, observe_sensors

@@ -22,7 +22,7 @@ COLD = "cold"
 
 
 def open(target: str = "auto") -> Device:
-    """Open a device: "auto", "cuda:N" (all forms: `cuda/cuda_target.py`), a simulated GPU such as "a100", or
+    """Open a device: "auto", "cuda:N" (all forms: `cuda/device.py`), a simulated GPU such as "a100", or
     "recorded:FILE". "a100@no-residual" follows its models exactly, without the seeded residual
     (docs/explanation/simulated-devices.md): kernels can be compared without chance. Timed calls find a warm
     L2, with "a100@cold" a cold one; "a100@cold@no-residual" is both.
@@ -73,8 +73,7 @@ def _open_simulated(target: str) -> Device:
 def _open_cuda(target: str) -> Device:
     """Open a real GPU; an error says why it cannot be opened and which device to use instead."""
     from ekc.devices import nvml
-    from ekc.devices.cuda.cuda_target import parse_target
-    from ekc.devices.cuda.device import open_cuda
+    from ekc.devices.cuda.device import open_cuda, parse_target
 
     choice = f"or use a simulated device, such as --target {DEFAULT_TARGET}"
     try:

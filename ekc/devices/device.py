@@ -245,23 +245,8 @@ class ExecutionDevice(Protocol):
 
 
 @runtime_checkable
-class LibraryDevice(Protocol):
+class LibraryDevice(Device, ExecutionDevice, Protocol):
     """A device on which libraries of its maker run: it times, meters and samples their kernels as ours."""
-
-    @property
-    def label(self) -> str:
-        """See `Device`."""
-
-    def time(self, kernel: Any, *, repeat: int = 0) -> Timing:
-        """See `Device`."""
-
-    def meter(self, kernel: Any, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
-        """See `Device`."""
-
-    def sample(
-        self, kernel: Any, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
-    ) -> tuple[OutputSample, ...]:
-        """See `ExecutionDevice`."""
 
     def list_library_kernels(self, op: Operator, count: int) -> tuple[Any, ...]:
         """At most so many algorithms that a library proposes for an operator, in the library's order. Raises

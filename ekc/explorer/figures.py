@@ -16,7 +16,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule, generate
 from ekc.devices.device import Device
 from ekc.devices.recording import RecordedDevice
-from ekc.devices.recording.recorded_rows import RecordedRow
+from ekc.devices.recording.reader import RecordedRow
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError
 from ekc.explorer.steps import (

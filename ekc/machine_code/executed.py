@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,11 +131,16 @@ def _nest(loops: Sequence[_Loop]) -> _Loop:
     """Put each loop into the smallest one around it; the first has all, outer ones come before inner ones."""
     path = [loops[0]]
     for loop in loops[1:]:
-        while not (path[-1].first <= loop.first and loop.last <= path[-1].last):
-            path.pop()
-        path[-1].children.append(loop)
-        path.append(loop)
+        enter_loop(path, loop)
     return loops[0]
+
+
+def enter_loop(path: list[Any], loop: Any) -> None:
+    """Add a loop to the smallest one around it; `path` has those around the last one, outer ones first."""
+    while not (path[-1].first <= loop.first and loop.last <= path[-1].last):
+        path.pop()
+    path[-1].children.append(loop)
+    path.append(loop)
 
 
 def _join(ptx: _Loop, machine: _Loop) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.machine_code.decode import MachineCode
-from ekc.machine_code.executed import count_runs
+from ekc.machine_code.executed import count_runs, enter_loop
 from ekc.ptx.module import KernelText
 
 L1_CYCLES, L2_CYCLES = 38.0, 262.0
@@ -65,7 +65,7 @@ class _Stretch:
     last: int
     runs: float
     """Trips in all."""
-    parts: list[_Signal | _Stretch] = field(default_factory=list)
+    children: list[_Signal | _Stretch] = field(default_factory=list)
     """Signals and nested loops, in order."""
 
 
@@ -87,22 +87,14 @@ def _build_stretches(code: MachineCode, runs: NDArray[np.float64]) -> _Stretch:
     latencies = _list_latencies(code)
     for position in signals.tolist():
         while waiting and waiting[-1].first <= position:
-            _enter(path, waiting.pop())
+            enter_loop(path, waiting.pop())
         while not path[-1].first <= position <= path[-1].last:
             path.pop()
         if runs[position] >= _SELDOM * path[-1].runs:
-            path[-1].parts.append(_make_signal(code, latencies, position))
+            path[-1].children.append(_make_signal(code, latencies, position))
     for loop in reversed(waiting):
-        _enter(path, loop)
+        enter_loop(path, loop)
     return whole
-
-
-def _enter(path: list[_Stretch], loop: _Stretch) -> None:
-    """Add a loop to the smallest one around it."""
-    while not (path[-1].first <= loop.first and loop.last <= path[-1].last):
-        path.pop()
-    path[-1].parts.append(loop)
-    path.append(loop)
 
 
 def _list_latencies(code: MachineCode) -> list[float | None]:
@@ -142,7 +134,7 @@ class _Clock:
 
     def _run_trip(self, stretch: _Stretch) -> None:
         elapsed, at = self._elapsed, stretch.first
-        for part in stretch.parts:
+        for part in stretch.children:
             begin = part.position if isinstance(part, _Signal) else part.first
             self._now += (elapsed[begin] - elapsed[at]) / stretch.runs
             if isinstance(part, _Signal):

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 from ekc.errors import DeviceError
 from ekc.forks import detach_in_children, hold_forks
@@ -64,24 +63,6 @@ class WorkerTimeouts:
         return self.reply_s + moved / self.transfer_bytes_per_s
 
 
-class ProcessHandle(Protocol):
-    """A worker process, as its parent sees it."""
-
-    connection: Connection
-
-    def kill(self) -> None:
-        """End the process by force."""
-
-    def wait_for_exit(self, seconds: float) -> int | None:
-        """Exit status (minus the signal that killed it); None where the process still runs after so long."""
-
-    def read_last_stderr_line(self) -> str:
-        """The last line that the process wrote to stderr."""
-
-    def detach(self) -> None:
-        """In a forked copy of the parent: close the pipes; the process belongs to the original."""
-
-
 class ChildProcess:
     """`python -m MODULE INDEX MESSAGES LIFELINE` in a session of its own: neither Ctrl-C nor the caller's
     `__main__` reaches it. MESSAGES and LIFELINE are file descriptors that it inherits."""
@@ -110,11 +91,12 @@ class ChildProcess:
             os.close(far)
 
     def kill(self) -> None:
-        """See `ProcessHandle`."""
+        """End the process by force."""
         self._process.kill()
 
     def wait_for_exit(self, seconds: float) -> int | None:
-        """See `ProcessHandle`; closes the lifeline of an ended process."""
+        """Exit status (minus the signal that killed it); None where the process still runs after so long.
+        Closes the lifeline of an ended process."""
         try:
             status = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -123,7 +105,7 @@ class ChildProcess:
         return status
 
     def detach(self) -> None:
-        """See `ProcessHandle`."""
+        """In a forked copy of the parent: close the pipes; the process belongs to the original."""
         self.connection.close()
         self._close_lifeline()
 
@@ -133,7 +115,7 @@ class ChildProcess:
             self._lifeline = -1
 
     def read_last_stderr_line(self) -> str:
-        """See `ProcessHandle`."""
+        """The last line that the process wrote to stderr."""
         self._stderr_file.seek(0)
         lines = self._stderr_file.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
@@ -143,10 +125,10 @@ class RemoteWorker:
     """A worker that is started by the first request, and started again after a failure."""
 
     def __init__(
-        self, name: str, start_worker: Callable[[], ProcessHandle], timeouts: WorkerTimeouts | None = None
+        self, name: str, start_worker: Callable[[], ChildProcess], timeouts: WorkerTimeouts | None = None
     ) -> None:
         self.name, self._start_worker, self.timeouts = name, start_worker, timeouts or WorkerTimeouts()
-        self._processes: list[ProcessHandle] = []
+        self._processes: list[ChildProcess] = []
         self._timeout_s = 0.0
         self._is_reply_pending = False
         """Whether a reply was asked for and not received."""
@@ -202,7 +184,7 @@ class RemoteWorker:
         while self._processes:
             self._processes.pop().detach()
 
-    def _start_process(self) -> ProcessHandle:
+    def _start_process(self) -> ChildProcess:
         try:
             return self._start_worker()
         except OSError as problem:
@@ -211,7 +193,7 @@ class RemoteWorker:
                 "end other processes, or see ulimit -u and ulimit -n"
             ) from problem
 
-    def _receive_reply(self, process: ProcessHandle, timeout_s: float) -> Any:
+    def _receive_reply(self, process: ChildProcess, timeout_s: float) -> Any:
         try:
             reply = self._wait_for_message(process, timeout_s)
             if isinstance(reply, ReplyEstimate):
@@ -225,7 +207,7 @@ class RemoteWorker:
             raise DeviceError(f"{self.name}: {reply.reason}")
         return reply
 
-    def _wait_for_message(self, process: ProcessHandle, timeout_s: float) -> Any:
+    def _wait_for_message(self, process: ChildProcess, timeout_s: float) -> Any:
         if not process.connection.poll(timeout_s):
             raise DeviceError(
                 f"{self.name} hung: no answer within {format_rounded(timeout_s, 4)} s; its worker was killed"
@@ -233,7 +215,7 @@ class RemoteWorker:
         return process.connection.recv()
 
 
-def _end_processes(processes: list[ProcessHandle]) -> None:
+def _end_processes(processes: list[ChildProcess]) -> None:
     while processes:
         process = processes.pop()
         process.connection.close()

@@ -16,9 +16,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from ekc.processes.process_facts import is_stopped
+from ekc.processes.process_facts import is_stopped, read_status
 
 _UNHANDLABLE = "SIGKILL", "SIGSTOP"
 _FAULTS = "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGPIPE", "SIGXFSZ"
@@ -85,11 +84,8 @@ def _start_member() -> tuple[int | None, int]:
 
 def _list_pending_signals(pid: int | None) -> set[int]:
     """Signals that wait for a process."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return set()
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("ShdPnd:", "SigPnd:"))]
+    status = {} if pid is None else read_status(pid)
+    masks = [int(status.get(name, "0"), 16) for name in ("ShdPnd", "SigPnd")]
     return {number for number in signal.valid_signals() if any(mask >> (number - 1) & 1 for mask in masks)}
 
 

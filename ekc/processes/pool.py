@@ -1,25 +1,93 @@
-"""Executors of worker threads and of worker processes.
+"""Executors of worker threads and of worker processes, and the job that such a process runs: a function with
+its arguments.
 
 NVRTC releases Python's interpreter lock, Python code does not: a job in Python has a core of its own only in
-a process of its own. A worker is `python -m ekc.processes.jobs`. Nothing of the caller's `__main__` reaches
-it, and it ends with its parent, however that ends.
+a process of its own. A worker is `python -m ekc.processes.pool INDEX MESSAGES LIFELINE`. Nothing of the
+caller's `__main__` reaches it, and it ends with its parent, however that ends.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ekc.errors import DeviceError
-from ekc.processes.child import ChildProcess, RemoteWorker
-from ekc.processes.jobs import JOB_TIMEOUT_S, JobOutcome, ShownWarnings, WorkerJob
+from ekc.errors import DeviceError, EkcError
+from ekc.processes.child import ChildProcess, RemoteWorker, exit_with_parent
+
+ShownWarnings = dict[str | tuple[str, type[Warning], int], int]
+"""Warnings that were shown, in the form of `__warningregistry__`."""
+
+JOB_TIMEOUT_S = 600.0
+"""Seconds after which a job without a reply is given up; its process is ended."""
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """A function, which pickles by its module and name, and its arguments."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """Result of a job: a value or an error, and the warnings."""
+
+    value: Any
+    error: Exception | None
+    warnings: tuple[tuple[str, type[Warning], str, int], ...]
+    """Text, category, file and line of each warning; the parent shows them."""
+
+    def unwrap(self, shown: ShownWarnings) -> Any:
+        """Return the value or raise the error; show the warnings that are not in `shown`."""
+        for text, category, file, line in self.warnings:
+            warnings.warn_explicit(text, category, file, line, registry=shown)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def run_job(job: WorkerJob) -> JobOutcome:
+    """Call the function; the outcome has the exception that it raises."""
+    value, error = None, None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = job.function(*job.arguments)
+        except Exception as problem:
+            error = problem
+            if not isinstance(problem, EkcError):
+                # A bug: the traceback of the parent would end where the job was sent.
+                problem.add_note(traceback.format_exc())
+    return JobOutcome(value, error, tuple((str(w.message), w.category, w.filename, w.lineno) for w in caught))
+
+
+def serve_jobs(connection: Connection) -> None:
+    """Run jobs until the parent closes the connection."""
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        connection.send(run_job(job))
+
+
+def main(messages_fd: int, lifeline_fd: int) -> None:
+    """Serve the parent that holds the other ends of these file descriptors."""
+    exit_with_parent(lifeline_fd)
+    serve_jobs(Connection(messages_fd))
+
 
 T = TypeVar("T")
 
@@ -62,7 +130,7 @@ def _read_words(file: Path, separator: str | None = None) -> list[str]:
 
 def make_job_worker(name: str, index: int = 0) -> RemoteWorker:
     """A worker process that runs jobs; messages call it by its name."""
-    return RemoteWorker(name, partial(ChildProcess, "ekc.processes.jobs", index))
+    return RemoteWorker(name, partial(ChildProcess, "ekc.processes.pool", index))
 
 
 class WorkerThreads(ThreadPoolExecutor):
@@ -134,3 +202,11 @@ class WorkerProcesses(WorkerThreads):
         self.shutdown(wait=False, cancel_futures=True)
         for remote in self._remotes:
             remote.kill()
+
+
+if __name__ == "__main__":
+    # Not the functions of this module: outcomes must pickle as classes of `ekc.processes.pool`, not of
+    # `__main__`.
+    from ekc.processes import pool
+
+    pool.main(*map(int, sys.argv[2:]))

@@ -42,8 +42,7 @@ from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import WrittenOutput, find_positions
 from ekc.ir.schedule.schedule import Schedule
-from ekc.runtime.execute import BLANK_WORDS
-from ekc.runtime.execute_parts import execute_blocks
+from ekc.runtime.execute import BLANK_WORDS, execute_blocks
 
 WRONG_RESULT, UNSAFE_KERNEL = "wrong result", "unsafe kernel"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.devices.cuda.cuda_target import CUDA_12_INSTALL_COMMAND
+from ekc.devices.cuda.driver import CUDA_12_INSTALL_COMMAND
 from tests.ir.tensor_examples import tensor_matmul
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import time
 import pynvml
 import pytest
 
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DriverTrouble, EkcError, GpuUnusable, RecordError

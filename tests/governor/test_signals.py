@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from ekc.processes.group_signals import EXTERNAL_SIGNALS, MEMBER_COMMAND, WAITED_SIGNALS
 from tests.governor.helpers import (
     end_job,

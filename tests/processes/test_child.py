@@ -17,7 +17,8 @@ import pytest
 
 import ekc
 from ekc.devices.cuda.gpu import RemoteKernelRunner
-from ekc.devices.cuda.messages import DescribeRequest, LoadableKernel, TimingRequest, TimingRules
+from ekc.devices.cuda.library_kernel import LibraryKernel
+from ekc.devices.cuda.messages import TimingRules, WorkerRequest, make_request
 from ekc.errors import DeviceError
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.child import ChildProcess, RemoteWorker, WorkerTimeouts
@@ -62,7 +63,7 @@ def test_hung_worker_is_killed_and_reported() -> None:
     hired = HungWorkers()
     remote = RemoteWorker("cuda:0", hired.start, WorkerTimeouts(start_s=0.2, reply_s=0.1))
     with pytest.raises(DeviceError, match=r"cuda:0 hung: no answer within 0\.3 s; its worker was killed"):
-        remote.query(DescribeRequest())
+        remote.query(WorkerRequest("describe"))
     assert hired[0].wait_for_exit(0) == -signal.SIGKILL
 
 
@@ -70,10 +71,10 @@ def test_large_inputs_extend_the_time_limit() -> None:
     """Two inputs of 4 GiB take a busy host minutes; without the time every trial would count as hung."""
     large, small = ekc.matmul(2**15, 2**15, 2**15), ekc.matmul(64, 64, 64)
     timeouts = WorkerTimeouts(reply_s=60.0, transfer_bytes_per_s=50e6)
-    kernels = (LoadableKernel("k", b"", (), op.inputs) for op in (large, small))
-    limits = [timeouts.compute_timeout_s(TimingRequest(kernel, TimingRules())) for kernel in kernels]
+    kernels = (LibraryKernel("k", None, op.inputs, op.outputs[0]) for op in (large, small))  # type: ignore
+    limits = [timeouts.compute_timeout_s(make_request("time", kernel, TimingRules())) for kernel in kernels]
     assert limits == pytest.approx([60.0 + 2**33 / 50e6, 60.0], abs=0.01)
-    assert WorkerTimeouts(reply_s=60.0).compute_timeout_s(DescribeRequest()) == 60.0
+    assert WorkerTimeouts(reply_s=60.0).compute_timeout_s(WorkerRequest("describe")) == 60.0
 
 
 class Noting:
@@ -102,7 +103,7 @@ def test_long_calls_extend_the_time_limit(tmp_path: Path, monkeypatch: pytest.Mo
         return hand
 
     remote = RemoteWorker("cuda:0", hire, WorkerTimeouts(start_s=7.0, reply_s=60.0, stop_s=20.0))
-    samples = remote.query(TimingRequest(LoadableKernel.from_kernel(kernel), TimingRules(max_seconds=0.0)))
+    samples = remote.query(make_request("time", kernel, TimingRules(max_seconds=0.0)))
     assert samples.samples_s == pytest.approx((8.5,) * 6, rel=0.02)
     caller = RemoteKernelRunner(remote)
     caller.start(kernel)
@@ -118,7 +119,7 @@ def test_worker_that_does_not_start_reports_its_last_line() -> None:
         with pytest.raises(
             DeviceError, match=r"ended with status 1; its last words: .*No module named ekc.no"
         ):
-            remote.query(DescribeRequest())
+            remote.query(WorkerRequest("describe"))
 
 
 def test_worker_that_hangs_ends_with_its_parent() -> None:
@@ -143,10 +144,10 @@ def test_worker_ends_with_its_remote() -> None:
 FORKING = f"""
 import os, signal, sys, time
 from functools import partial
-from ekc.devices.cuda.messages import DescribeRequest
+from ekc.devices.cuda.messages import WorkerRequest
 from ekc.processes.child import ChildProcess, WorkerTimeouts, RemoteWorker
 remote = RemoteWorker("cuda:0", partial(ChildProcess, "{HUNG}"))
-remote.send(DescribeRequest())
+remote.send(WorkerRequest("describe"))
 worker = remote._processes[0]._process.pid
 child = os.fork()
 if not child:
@@ -185,7 +186,7 @@ def test_worker_that_cannot_be_started_is_one_line() -> None:
 
     remote = RemoteWorker("cuda:0", hire)
     with pytest.raises(DeviceError, match=r"cuda:0: its worker process cannot be .*Too many open") as problem:
-        remote.query(DescribeRequest())
+        remote.query(WorkerRequest("describe"))
     assert "\n" not in str(problem.value)
 
 
@@ -212,6 +213,6 @@ def test_late_reply_after_ctrl_c_is_not_taken_for_another() -> None:
     remote = RemoteWorker("cuda:0", hired.start)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            remote.query(DescribeRequest())
+            remote.query(WorkerRequest("describe"))
         assert len(hired) == number
         assert hired[-1].wait_for_exit(0) is not None

@@ -27,7 +27,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import RandomTensor
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.runtime import verify as checking
-from ekc.runtime.execute_parts import split_into_boxes
+from ekc.runtime.execute import split_into_boxes
 from ekc.runtime.verify import verify
 from tests.drawn.checks import judge
 from tests.ir import examples

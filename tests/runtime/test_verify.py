@@ -18,7 +18,7 @@ from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime import verify as room
-from ekc.runtime.execute_parts import execute_blocks
+from ekc.runtime.execute import execute_blocks
 from ekc.runtime.kernel import Kernel
 from ekc.runtime.verify import Verdict
 from tests.drawn.checks import judge

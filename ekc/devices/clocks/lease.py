@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ekc.devices.clocks.daemon.client import DaemonActuator, DaemonLimits, lease_from_daemon
 from ekc.devices.clocks.lease_file import GUARD_READY, format_lease
+from ekc.devices.clocks.leased_actuator import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.leased_actuator import LeasedActuator
-from ekc.devices.clocks.limit_watch import INTERVAL_S as WATCH_INTERVAL_S
 from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
 from ekc.errors import ActuatorError, DriverTrouble, EkcError
@@ -212,10 +212,8 @@ class LeaseKeeper:
 
     def _send_heartbeat(self) -> None:
         with self._lease_lock:
-            losses = self._find_losses()
-            if losses:
-                self._retake_leases(losses)
-            elif self._guard_process is not None and self._guard_process.poll() is not None:
+            guard, are_retaken = self._guard_process, self._retake_lost_leases()
+            if guard is not None and guard.poll() is not None and not are_retaken:
                 self._restart_guard()
                 self._report("the guard had ended; a new one was started")
             self._signal_guard()
@@ -272,17 +270,18 @@ class LeaseKeeper:
         with self._lease_lock:
             if self._closed.is_set():
                 raise ActuatorError("the lease is over, so nothing may be set")
-            losses = self._find_losses()
-            if losses:  # Else the heartbeat renewed them.
-                self._retake_leases(losses)
+            self._retake_lost_leases()  # Nothing where the heartbeat renewed them.
             self._reapply_settings()
 
-    def _retake_leases(self, losses: list[str]) -> None:
-        """Take the leases again and start a guard for them; settings made under the old leases are due."""
-        self._losses = self._losses or losses
-        for actuator in self.actuators:
-            actuator.retake()
-        self._restart_guard()
+    def _retake_lost_leases(self) -> bool:
+        """Where leases are lost, take all again and start a guard for them; settings made under the old
+        leases are due."""
+        if losses := self._find_losses():
+            self._losses = self._losses or losses
+            for actuator in self.actuators:
+                actuator.retake()
+            self._restart_guard()
+        return bool(losses)
 
     def _reapply_settings(self) -> None:
         """Set the due settings again, until all of them are: the state of the leases does not show it."""

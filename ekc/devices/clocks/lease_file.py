@@ -24,10 +24,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ekc.devices.clocks.daemon.callers import describe_user, read_caller
 from ekc.devices.clocks.limits import LIMITS, ActuatorReference, Limit, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput, RecordError
-from ekc.processes.process_facts import read_user_id
+from ekc.processes.process_facts import describe_user, read_caller, read_user_id
 
 LEASE_VERSION = 1
 GUARD_READY = b"ready\n"

@@ -1,5 +1,11 @@
 """The actuator of one GPU under a lease: each setting is written into the lease before it is made, and limits
-that others set meanwhile are left to them."""
+that others set meanwhile are left to them.
+
+A power cap can be read back, a clock limit cannot: no NVML call returns it. The clock of a busy board tells
+of it. A clock above our limit means that the limit was reset or raised. A clock that stays well below what
+the limit allows, while the driver names no reason (power, heat, hardware), means that someone has set a lower
+one. Where that is uncertain, nothing is noticed: a limit close to ours, or one that is set on an idle board.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +14,12 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease_file import GovernorLock, Lease
-from ekc.devices.clocks.limit_watch import ClockWatch, find_foreign_cap
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
@@ -26,8 +31,85 @@ from ekc.devices.clocks.limits import (
     Settings,
     select_offered,
 )
-from ekc.devices.clocks.restore import RestoreResult, end_stale_lease, restore_settings
+from ekc.devices.clocks.restore import CAP_TOLERANCE_W, RestoreResult, end_stale_lease, restore_settings
 from ekc.errors import ActuatorError, EkcError, RecordError
+
+INTERVAL_S = 0.5
+"""Seconds between two readings."""
+SETTLE_S = 1.0
+"""Seconds after a change of ours until a clock shows it."""
+ABOVE_MHZ = 20.0
+"""MHz above our limit that no rounding to a clock of the board explains."""
+BOUND_MHZ = 45.0
+"""MHz below our limit where the clock was seen to be bound by it before."""
+LOW_SHARE = 0.93
+"""Share of the highest clock seen below which the clock of a busy, unthrottled board is unusual."""
+STEADY_MHZ = 20.0
+"""MHz within which readings under a clock limit lie."""
+READINGS_ABOVE, READINGS_BELOW = 2, 6
+"""Readings in a row that show another's limit. Readings below ours also have other causes for a moment."""
+
+
+@dataclass
+class ClockWatch:
+    """Watches one clock of a board; `add_reading` says once others have set its limit."""
+
+    highest_mhz: float = 0.0
+    """Highest clock seen on the busy board, under any limit."""
+    _limit_mhz: float | None = None
+    _is_bound: bool = False
+    """Whether the clock was at our limit since that was set."""
+    _above: int = 0
+    _below_mhz: list[float] = field(default_factory=list)
+    _since_s: float = 0.0
+
+    def note_limit(self, limit_mhz: float | None, at_s: float) -> None:
+        """Our limit has been set, None for that of before."""
+        self._limit_mhz, self._since_s, self._is_bound = limit_mhz, at_s, False
+        self._above, self._below_mhz = 0, []
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the last readings may be those of another's limit."""
+        return self._above > 0 or bool(self._below_mhz)
+
+    def add_reading(self, mhz: float | None, reading: LimitReading, at_s: float) -> str:
+        """The sign that others have set the limit; empty where nothing does."""
+        if mhz is None or at_s < self._since_s + SETTLE_S:
+            return ""
+        limit = self._limit_mhz
+        is_above = limit is not None and mhz > limit + ABOVE_MHZ
+        self._above = self._above + 1 if is_above else 0
+        if self._above >= READINGS_ABOVE:
+            return f"it runs at {mhz:g} MHz, above the limit of {limit:g} MHz"
+        if not reading.is_busy or is_above:
+            return ""
+        self.highest_mhz = max(self.highest_mhz, mhz)
+        self._is_bound |= limit is not None and abs(mhz - limit) <= STEADY_MHZ
+        return self._judge_low_clock(mhz, reading.is_throttled)
+
+    def _judge_low_clock(self, mhz: float, is_throttled: bool) -> str:
+        limit = self._limit_mhz
+        usual = self.highest_mhz if limit is None else min(limit, self.highest_mhz)
+        least = usual - BOUND_MHZ if self._is_bound else LOW_SHARE * usual
+        if is_throttled or mhz >= least:
+            self._below_mhz = []
+            return ""
+        if self._below_mhz and abs(mhz - self._below_mhz[0]) > STEADY_MHZ:
+            self._below_mhz = []
+        self._below_mhz.append(mhz)
+        if len(self._below_mhz) < READINGS_BELOW:
+            return ""
+        return f"it stays at {mhz:g} MHz, below {usual:g} MHz, and the driver gives no reason"
+
+
+def find_foreign_cap(reading: LimitReading, possible_caps_w: Sequence[float]) -> str:
+    """The sign that others have set the power cap; empty where nothing does."""
+    cap = reading.power_w
+    if cap is None or any(abs(cap - ours) <= CAP_TOLERANCE_W for ours in possible_caps_w):
+        return ""
+    return f"it is {cap:g} W, and not {' or '.join(f'{x:g} W' for x in sorted(set(possible_caps_w)))}"
+
 
 MAX_SUSPICION_S, SUSPICION_POLL_S = 4.0, 0.25
 """Longest wait in seconds for readings that tell whether others have set a clock, and time between two."""
@@ -115,7 +197,7 @@ class LeasedActuator:
         Going back to the limits of before needs no record."""
         self._look_for_others()
         bounded = self._bound_settings(settings)
-        if bounded != self.lease.previous and not self.is_active():
+        if bounded != self.lease.previous and self.find_loss() is not None:
             self._renew_lease()
         with self._lock:
             self._requested_settings = settings
@@ -141,7 +223,7 @@ class LeasedActuator:
             if change_count != self._change_count or self._has_ended:
                 return
             found = self._find_taken_limits(reading, time.monotonic())
-            if found and self.is_active() and not self._may_be_restored():
+            if found and self.find_loss() is None and not self._may_be_restored():
                 self._stand_back(found)
 
     def _look_for_others(self) -> None:
@@ -186,7 +268,11 @@ class LeasedActuator:
             )
 
     def _bound_settings(self, settings: Settings) -> Settings:
-        values: dict[str, Any] = {x: self._bound_value(x, getattr(settings, x)) for x in LIMITS}
+        """Settings that are no looser than those before the lease."""
+        values: dict[str, Any] = {}
+        for limit in LIMITS:
+            bounds = (getattr(settings, limit), getattr(self.lease.previous, limit))
+            values[limit] = min((x for x in bounds if x is not None), default=None)
         return Settings(**values)
 
     def _set_limits(self, settings: Settings) -> None:
@@ -232,12 +318,9 @@ class LeasedActuator:
         """Watts of a power cap, also of the default one; None where the board reports none."""
         return self._default_cap_w if power_w is None else power_w
 
-    def is_active(self) -> bool:
-        """Whether the lease is still ours; a guard ends the lease of a governor that was stopped or hung."""
-        return self.find_loss() is None
-
     def find_loss(self) -> str | None:
-        """Why the lease is no longer ours; None where it is."""
+        """Why the lease is no longer ours; None where it is. A guard ends the lease of a governor that was
+        stopped or hung."""
         try:
             now = lease_file.read_lease(lease_file.make_lease_path(self.lease.reference.gpu))
         except EkcError as problem:
@@ -322,32 +405,18 @@ class LeasedActuator:
         self.lease = lease
         self._tell_guard()
 
-    def _bound_value(self, limit: Limit, value: float | None) -> float | None:
-        bound: float | None = getattr(self.lease.previous, limit)
-        if value is None or bound is None:
-            return _find_first_value(value, bound)
-        return min(value, bound)
-
 
 def _make_lease(limit_setter: LimitSetter, previous_settings: Settings, reading: LimitReading) -> Lease:
     """A new lease; given settings count where the driver cannot read them."""
-    read = limit_setter.settings()
-    values: dict[str, Any] = {
-        x: _find_first_value(getattr(previous_settings, x), getattr(read, x)) for x in LIMITS
-    }
-    fresh, boot, label = uuid.uuid4().hex, lease_file.read_boot_id(), limit_setter.label
-    caps = () if reading.power_w is None else (reading.power_w,)
+    given, values = asdict(previous_settings), asdict(limit_setter.settings())
+    values |= {limit: value for limit, value in given.items() if value is not None}
     return Lease(
-        fresh,
-        limit_setter.reference,
-        label,
-        Settings(**values),
-        (),
-        os.getpid(),
-        boot,
-        possible_caps_w=caps,
+        id=uuid.uuid4().hex,
+        reference=limit_setter.reference,
+        label=limit_setter.label,
+        previous=Settings(**values),
+        touched=(),
+        governor=os.getpid(),
+        boot=lease_file.read_boot_id(),
+        possible_caps_w=() if reading.power_w is None else (reading.power_w,),
     )
-
-
-def _find_first_value(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)

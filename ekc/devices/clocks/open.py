@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from ekc.devices.clocks import zeusd
 from ekc.devices.clocks.daemon import client
 from ekc.devices.clocks.lease_file import find_governor_pid
-from ekc.devices.clocks.limits import ActuatorReference, LimitSetter
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import ActuatorReference, LimitSetter, NvmlLimits
 from ekc.errors import ActuatorError, DriverTrouble
 
 
@@ -30,12 +30,8 @@ def choose_actuator(kind: str, gpu: str) -> LimitSetter:
             return limits
         except ActuatorError as problem:
             problems.append(str(problem))
-            may_pass |= isinstance(problem, DriverTrouble) and open_limits is _open_nvml
+            may_pass |= isinstance(problem, DriverTrouble) and open_limits is NvmlLimits
     raise (DriverTrouble if may_pass else ActuatorError)("; ".join(problems))
-
-
-def _open_nvml(gpu: str) -> LimitSetter:
-    return NvmlLimits(gpu)
 
 
 def _open_daemon(gpu: str) -> LimitSetter:
@@ -56,7 +52,11 @@ def _open_zeusd(gpu: str) -> LimitSetter:
     return zeusd.ZeusdLimits(gpu, where)
 
 
-_OPENERS = {"nvml": _open_nvml, "daemon": _open_daemon, "zeusd": _open_zeusd}
+_OPENERS: dict[str, Callable[[str], LimitSetter]] = {
+    "nvml": NvmlLimits,
+    "daemon": _open_daemon,
+    "zeusd": _open_zeusd,
+}
 
 
 def reopen_actuator(reference: ActuatorReference) -> LimitSetter:

@@ -15,14 +15,16 @@ from ekc.devices.clocks.lease_file import (
     does_governor_answer,
     find_governor,
 )
-from ekc.devices.clocks.limit_watch import CAP_TOLERANCE_W
 from ekc.devices.clocks.limits import LIMIT_NAMES, LimitReading, LimitSetter, format_settings
 from ekc.devices.clocks.open import reopen_actuator
 from ekc.errors import ActuatorError, EkcError, RecordError
+from ekc.processes.process_facts import is_stopped
 
 SETTINGS_RESTORED = "previous settings are back"
 NOTHING_SET = "nothing had been set"
 MACHINE_RESTARTED = "the machine has been started since; nothing put back"
+CAP_TOLERANCE_W = 1.0
+"""Watts by which a cap that is read back may differ from the one that was set."""
 HEARTBEAT_TIMEOUT_S = 5.0
 """Seconds without a heartbeat in the lease after which its governor, and its guard, do not run."""
 
@@ -164,18 +166,10 @@ def _compute_silent_s(file: Path, lease: Lease) -> float | None:
         silent_s = max(0.0, time.time() - file.stat().st_mtime)
     except OSError:
         return None  # It has just ended.
-    if _is_stopped(lease.governor):
+    if is_stopped(lease.governor):
         return silent_s
     # Earlier versions of ekc write no heartbeat into the lease.
     has_heartbeat = lease.possible_caps_w is not None
     if not has_heartbeat or silent_s < HEARTBEAT_TIMEOUT_S or does_governor_answer(file.stem):
         return None
     return silent_s
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False

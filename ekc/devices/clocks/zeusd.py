@@ -13,8 +13,7 @@ import socket
 from typing import Any
 from urllib.parse import urlencode
 
-from ekc.devices.clocks.limits import ActuatorReference, Limit
-from ekc.devices.clocks.nvml_limits import BoardLimits, normalize_pci_address
+from ekc.devices.clocks.limits import Limit, LimitSetter, normalize_pci_address
 from ekc.errors import ActuatorError, DriverTrouble
 
 DEFAULT_SOCKET = "/run/zeusd/zeusd.sock"
@@ -28,28 +27,19 @@ def find_daemon_address() -> str | None:
     return address or (DEFAULT_SOCKET if os.path.exists(DEFAULT_SOCKET) else None)
 
 
-class ZeusdLimits(BoardLimits):
-    """Sets the limits of one GPU through the daemon; possible values and the cap are read by NVML."""
+class ZeusdLimits(LimitSetter):
+    """Sets the limits of one GPU through the daemon."""
+
+    kind = "zeusd"
 
     def __init__(self, uuid: str, daemon_address: str) -> None:
-        super().__init__(uuid)
-        self._daemon_address = daemon_address
+        super().__init__(uuid, daemon_address)
         self._daemon_gpu_id = self._find_daemon_gpu_id(_send_request(daemon_address, "GET", "/discover"))
-
-    @property
-    def label(self) -> str:
-        """Name for messages, e.g. "zeusd at /run/zeusd/zeusd.sock, GPU 0 (NVIDIA A40)"."""
-        return f"zeusd at {self._daemon_address}, {self._board.name}"
-
-    @property
-    def reference(self) -> ActuatorReference:
-        """Reference by UUID and address of the daemon."""
-        return ActuatorReference("zeusd", self._board.uuid, self._daemon_address)
 
     def check_permission(self) -> None:
         """Set the power cap to its present value. Raises `ActuatorError` where the daemon refuses."""
         if self._offered.power_w:
-            self.set_limit("power_w", self._board.settings().power_w)
+            self.set_limit("power_w", self.settings().power_w)
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; returns when the daemon has done it."""
@@ -65,7 +55,7 @@ class ZeusdLimits(BoardLimits):
 
     def _post_request(self, name: str, **parameters: int) -> None:
         query = urlencode({"gpu_ids": self._daemon_gpu_id, "block": "true"} | parameters)
-        _send_request(self._daemon_address, "POST", f"/gpu/{name}?{query}")
+        _send_request(self.reference.address, "POST", f"/gpu/{name}?{query}")
 
     def _find_daemon_gpu_id(self, discovered: Any) -> int:
         """The daemon's number of this GPU, by PCI address: in a container it may number differently."""
@@ -79,18 +69,18 @@ class ZeusdLimits(BoardLimits):
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
             reason = f"{type(problem).__name__}: {problem}"
             raise ActuatorError(
-                f"zeusd at {self._daemon_address} lists its GPUs in an unknown form ({reason})"
+                f"zeusd at {self.reference.address} lists its GPUs in an unknown form ({reason})"
             ) from problem
         if "gpu-control" not in groups:
             raise ActuatorError(
-                f"zeusd at {self._daemon_address} was started without gpu-control; use --advise"
+                f"zeusd at {self.reference.address} was started without gpu-control; use --advise"
             )
-        bus = self._board.read_pci_address()
+        bus = self.read_pci_address()
         if bus in numbers_by_address:
             return numbers_by_address[bus]
-        if numbers_by_address or self._board.index not in numbers:
-            raise ActuatorError(f"zeusd at {self._daemon_address} does not know {self._board.name} at {bus}")
-        return self._board.index  # Older daemons list numbers alone.
+        if numbers_by_address or self.index not in numbers:
+            raise ActuatorError(f"zeusd at {self.reference.address} does not know {self.name} at {bus}")
+        return self.index  # Older daemons list numbers alone.
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -31,33 +31,26 @@ from ekc.ir.operator import Operator
 @cache
 def get_driver() -> Driver:
     """The driver of this process."""
-    from ekc.devices.cuda.driver_bindings import CudaBindings
-
-    return CudaBindings()
+    return Driver()
 
 
-class FunctionCache:
-    """Loaded functions by GPU, machine code and launches."""
-
-    def __init__(self) -> None:
-        self._functions: dict[tuple[Any, ...], tuple[int, ...]] = {}
-
-    def get_functions(self, cuda_driver: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
-        """Function handle of each launch. `DeviceError` where the machine code is for another kind of GPU."""
-        # Bytes cache their hash: a call does not read the machine code.
-        key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
-        if key not in self._functions:
-            names = [f"COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
-            major, minor = (cuda_driver.get_attribute(gpu, name) for name in names)
-            check_compatible(compiled, 10 * major + minor, f"{cuda_driver.get_name(gpu)} (cuda:{gpu})")
-            module = cuda_driver.load(compiled.cubin)
-            self._functions[key] = tuple(
-                cuda_driver.get_function(module, one.name, one.shared_bytes) for one in compiled.launches
-            )
-        return self._functions[key]
+_FUNCTIONS: dict[tuple[Any, ...], tuple[int, ...]] = {}
+"""Loaded functions by GPU, machine code and launches."""
 
 
-_FUNCTION_CACHE = FunctionCache()
+def _get_functions(cuda_driver: Driver, gpu: int, compiled: CompiledKernel) -> tuple[int, ...]:
+    """Function handle of each launch. `DeviceError` where the machine code is for another kind of GPU."""
+    # Bytes cache their hash: a call does not read the machine code.
+    key = (gpu, compiled.arch, compiled.cubin, *((x.name, x.shared_bytes) for x in compiled.launches))
+    if key not in _FUNCTIONS:
+        names = [f"COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR")]
+        major, minor = (cuda_driver.get_attribute(gpu, name) for name in names)
+        check_compatible(compiled, 10 * major + minor, f"{cuda_driver.get_name(gpu)} (cuda:{gpu})")
+        module = cuda_driver.load(compiled.cubin)
+        _FUNCTIONS[key] = tuple(
+            cuda_driver.get_function(module, one.name, one.shared_bytes) for one in compiled.launches
+        )
+    return _FUNCTIONS[key]
 
 
 def call_kernel(
@@ -101,7 +94,7 @@ def _queue_launches(
     gpu = next(iter(gpus.values()))
     cuda_driver.push_context(gpu)
     try:
-        functions = _FUNCTION_CACHE.get_functions(cuda_driver, gpu, compiled)
+        functions = _get_functions(cuda_driver, gpu, compiled)
         for array in arrays_by_name.values():
             if array.stream not in (None, stream):
                 cuda_driver.wait_for_stream(stream, array.stream)

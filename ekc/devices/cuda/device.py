@@ -2,15 +2,24 @@
 
 With several GPUs, which must be alike, trials are spread over all. Measurements that are compared closely
 (finals, metering, execution) stay on the first.
+
+A target says which GPUs, and whether timed calls find the L2 warm or cold:
+
+    cuda, cuda:0        one GPU
+    cuda:0,2  cuda:all  several GPUs of one kind: trials are spread over them
+    cuda:0@cold         the L2 is overwritten before each timed call (default: warm)
+
+Numbers are the driver's, so CUDA_VISIBLE_DEVICES applies.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,21 +28,16 @@ from numpy.typing import NDArray
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel, identify_kernel
 from ekc.devices import analytic_prior
-from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
 from ekc.devices.cuda.library_kernel import LibraryKernel, find_library_call
 from ekc.devices.cuda.messages import (
-    AlgorithmsReply,
-    AlgorithmsRequest,
-    ExecuteReply,
-    ExecuteRequest,
-    SampleReply,
-    SampleRequest,
-    TimingRequest,
     TimingRules,
     TimingSamples,
-    make_work,
+    Work,
+    WorkerRequest,
+    make_request,
+    make_sample_request,
 )
 from ekc.devices.device import (
     MeasurementConditions,
@@ -56,7 +60,7 @@ from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.hardware.target import make_arch, parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.random_arrays import InputTensor
-from ekc.processes.child import ChildProcess, ProcessHandle, RemoteWorker
+from ekc.processes.child import ChildProcess, RemoteWorker
 from ekc.version import __version__
 
 WORKER_MODULE = "ekc.devices.cuda.worker"
@@ -109,7 +113,7 @@ class CudaDevice:
             return analytic_prior.predict_prior(quantities, self.peaks)
         return data_sheet_prior.predict_prior(self._spec, quantities, self._clock_mhz)
 
-    def time(self, kernel: CompiledKernel | LibraryKernel, *, repeat: int = 0) -> Timing:
+    def time(self, kernel: Work, *, repeat: int = 0) -> Timing:
         """Median latency of a call, with a 95 % interval, measured again whatever `repeat` is. Raises
         `DeviceError` when the kernel faults or hangs, which costs its worker alone."""
         return self._time_on_gpu(self._gpus[0], kernel)
@@ -124,27 +128,27 @@ class CudaDevice:
 
     def execute(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         arrays: Sequence[NDArray[Any]],
         blanks: Sequence[NDArray[Any]],
     ) -> tuple[NDArray[Any], ...]:
         """Output of each launch, which starts as its blank. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = ExecuteRequest(make_work(kernel), tuple(arrays), tuple(blanks))
-        outputs: ExecuteReply = self._gpus[0].query(request)[0]
-        return outputs.arrays
+        request = make_request("execute", kernel, tuple(arrays), tuple(blanks))
+        outputs: tuple[NDArray[Any], ...] = self._gpus[0].query(request)[0]
+        return outputs
 
     def sample(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         inputs: Sequence[InputTensor],
         selections: Sequence[OutputSelection],
     ) -> tuple[OutputSample, ...]:
         """Some elements of the output of each launch; see `ExecutionDevice`. Raises `DeviceError`."""
         self._check_arch(kernel)
-        request = SampleRequest(make_work(kernel), tuple(inputs), tuple(selections))
-        answer: SampleReply = self._gpus[0].query(request)[0]
-        return answer.samples
+        request = make_sample_request(kernel, inputs, selections)
+        samples: tuple[OutputSample, ...] = self._gpus[0].query(request)[0]
+        return samples
 
     def list_library_kernels(self, op: Operator, count: int) -> tuple[LibraryKernel, ...]:
         """See `LibraryDevice`."""
@@ -152,14 +156,13 @@ class CudaDevice:
         if call is None:
             raise DeviceError(f"cuBLASLt and cuDNN have no call for {op.name} as it is")
         kernel = LibraryKernel(op.name, call, op.inputs, op.outputs[0])
-        answer: AlgorithmsReply = self._gpus[0].query(AlgorithmsRequest(kernel, count))[0]
-        if answer.reason:
-            raise DeviceError(answer.reason)
-        return answer.kernels
+        request = WorkerRequest("list_algorithms", (kernel, count))
+        found: tuple[LibraryKernel, ...] | str = self._gpus[0].query(request)[0]
+        if isinstance(found, str):
+            raise DeviceError(found)
+        return found
 
-    def meter(
-        self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 1.0, repeat: int = 0
-    ) -> Metering:
+    def meter(self, kernel: Work, *, seconds: float = 1.0, repeat: int = 0) -> Metering:
         """Power and energy of back-to-back calls over a window of about `seconds`, warm.
 
         Raises `DeviceError` as `time` does, and where neither can be read."""
@@ -167,7 +170,7 @@ class CudaDevice:
         state = SensorState(window.clock_mhz, window.temperature_c, window.throttle, window.power_cap_w)
         return window.to_metering(replace(self._make_conditions(self._gpus[0], kernel, state), l2="warm"))
 
-    def run_hot(self, kernel: CompiledKernel | LibraryKernel, *, seconds: float = 0.5) -> MeteringWindow:
+    def run_hot(self, kernel: Work, *, seconds: float = 0.5) -> MeteringWindow:
         """As `meter`, on a GPU that is hot from the kernel before; `ekc.devices.metering.meter.run_hot`."""
         return self._meter_on_gpu(kernel, seconds, run_hot)
 
@@ -200,7 +203,7 @@ class CudaDevice:
 
     def _meter_on_gpu(
         self,
-        kernel: CompiledKernel | LibraryKernel,
+        kernel: Work,
         seconds: float,
         measure: Callable[[Board, Any, float, float], MeteringWindow],
     ) -> MeteringWindow:
@@ -210,9 +213,9 @@ class CudaDevice:
         call_s = known_s or self._time_on_gpu(gpu, kernel).latency_s
         return gpu.meter(kernel, call_s, seconds, self._fixed_mhz, measure)
 
-    def _time_on_gpu(self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel) -> Timing:
+    def _time_on_gpu(self, gpu: Gpu, kernel: Work) -> Timing:
         self._check_arch(kernel)
-        request = TimingRequest(make_work(kernel), self._rules)
+        request = make_request("time", kernel, self._rules)
         answer, state = gpu.query(request, self._fixed_mhz)
         samples: TimingSamples = answer
         latency_s = self._latency_by_kernel_s[_identify(kernel)] = compute_median(samples.samples_s)
@@ -226,16 +229,14 @@ class CudaDevice:
             calls=samples.calls_per_sample,
         )
 
-    def _check_arch(self, kernel: CompiledKernel | LibraryKernel) -> None:
+    def _check_arch(self, kernel: Work) -> None:
         if isinstance(kernel, LibraryKernel):
             return
         if not kernel.inputs:
             raise DeviceError(f"{kernel.name} has no input specifications: compile it from a schedule")
         check_compatible(kernel, self._gpus[0].properties.capability, self.label)
 
-    def _make_conditions(
-        self, gpu: Gpu, kernel: CompiledKernel | LibraryKernel, state: SensorState
-    ) -> MeasurementConditions:
+    def _make_conditions(self, gpu: Gpu, kernel: Work, state: SensorState) -> MeasurementConditions:
         return MeasurementConditions(
             device=self.name,
             simulated=False,
@@ -250,9 +251,43 @@ class CudaDevice:
         )
 
 
-def _identify(kernel: CompiledKernel | LibraryKernel) -> str | LibraryKernel:
+def _identify(kernel: Work) -> str | LibraryKernel:
     """The key under which figures of a kernel are kept."""
     return kernel if isinstance(kernel, LibraryKernel) else identify_kernel(kernel)
+
+
+_TARGET_PATTERN = re.compile(r"cuda(?::(?P<which>all|\d+(?:,\d+)*))?(?:@(?P<l2>warm|cold))?")
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """A target, parsed."""
+
+    indices: tuple[int, ...] | None
+    """Indices of GPUs; None for all."""
+    is_cold: bool
+
+    def choose_gpus(self, count: int, text: str) -> tuple[int, ...]:
+        """Indices of the chosen GPUs among `count`. `DeviceError` for a GPU that does not exist."""
+        chosen = tuple(range(count)) if self.indices is None else self.indices
+        absent = [index for index in chosen if index >= count]
+        if absent:
+            there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            raise DeviceError(f"no device {text!r} here: there are {count} GPU(s), {there}")
+        return chosen
+
+
+def parse_target(text: str) -> CudaTarget:
+    """Parse a target. `DeviceError` for any other form."""
+    found = _TARGET_PATTERN.fullmatch(text)
+    if found is None:
+        raise DeviceError(
+            f"no device {text!r}: write cuda:0, cuda:0,1 or cuda:all (the index must be a number), "
+            "with @cold for a cold L2"
+        )
+    which = found["which"] or "0"
+    indices = None if which == "all" else tuple(dict.fromkeys(map(int, which.split(","))))
+    return CudaTarget(indices, found["l2"] == "cold")
 
 
 def check_same_model(gpus: Sequence[Gpu]) -> None:
@@ -296,7 +331,7 @@ def start_gpu_worker(index: int) -> ChildProcess:
 
 def open_cuda(
     text: str,
-    start_worker: Callable[[int], ProcessHandle] = start_gpu_worker,
+    start_worker: Callable[[int], ChildProcess] = start_gpu_worker,
     open_sensors: Callable[[str], GpuSensors] = GpuSensors,
 ) -> CudaDevice:
     """The device of a target such as "cuda:0". `start_worker` starts the worker of a GPU, `open_sensors`
@@ -311,7 +346,7 @@ def open_cuda(
 
 
 def _connect_gpu(
-    index: int, start_worker: Callable[[int], ProcessHandle], open_sensors: Callable[[str], GpuSensors]
+    index: int, start_worker: Callable[[int], ChildProcess], open_sensors: Callable[[str], GpuSensors]
 ) -> Gpu:
     remote = RemoteWorker(f"cuda:{index}", partial(start_worker, index))
     return Gpu.connect(index, remote, open_sensors, nvrtc.version())

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
-from ekc.devices.simulated.specs import GpuSpec, find_product
-from ekc.devices.throughput import SmThroughput, find_throughput
+from ekc.devices.simulated.specs import GpuSpec, SmThroughput, find_product, find_throughput
 from ekc.ir.hardware.target import LaunchLimits, make_arch, restrict_to_arch
 
 ATTRIBUTES = (

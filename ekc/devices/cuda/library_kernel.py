@@ -91,16 +91,6 @@ class LibraryKernel:
     workspace_bytes: int = 0
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes of all inputs together."""
-        return sum(spec.bytes for spec in self.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the tensors that are written."""
-        return (self.output.name,)
-
-    @property
     def nvrtc_version(self) -> str:
         """Library and version, in place of the compiler, which is not known."""
         return self.name.split(",")[0]

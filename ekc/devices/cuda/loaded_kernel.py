@@ -1,15 +1,18 @@
 """A kernel loaded into the worker's context: module, functions, inputs, and buffers for its outputs.
 
-A call of a library takes its place, on the same stream and the same buffers.
+A call of a library takes its place, on the same stream and the same buffers. Samples of the outputs are read
+chunk by chunk: outputs may exceed the memory of the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Launch
@@ -17,11 +20,87 @@ from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.messages import Work
 from ekc.devices.cuda.nvidia_libraries import NvidiaLibrary, open_library
-from ekc.devices.cuda.output_samples import OutputSampler, upload_tensor
 from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.compute import TensorSpec
-from ekc.ir.random_arrays import InputTensor, make_random_tensors
+from ekc.ir.random_arrays import InputTensor, RandomTensor, make_random_tensors
+
+CHUNK_BYTES = 1 << 26
+"""Bytes of a tensor that are on the host at once."""
+
+
+def split_into_chunks(spec: TensorSpec) -> Iterator[tuple[int, int]]:
+    """Start and end of each chunk of a tensor, in elements."""
+    each = CHUNK_BYTES // spec.dtype.bytes
+    for start in range(0, spec.elements, each):
+        yield start, min(start + each, spec.elements)
+
+
+def upload_tensor(driver: Driver, address: int, spec: TensorSpec, tensor: InputTensor) -> None:
+    """Fill a tensor of the device."""
+    if not isinstance(tensor, RandomTensor):
+        driver.upload(address, np.ascontiguousarray(tensor))
+        return
+    for start, stop in split_into_chunks(spec):
+        driver.upload(address + start * spec.dtype.bytes, tensor.make_span(start, stop))
+
+
+@dataclass
+class OutputSampler:
+    """Selected elements of one output, updated after each run."""
+
+    driver: Driver
+    address: int
+    selection: OutputSelection
+    _kept_blank_bits: list[NDArray[np.uint8]] = field(default_factory=list)
+    """Bits by chunk, one for each element: whether it kept the blank of every run so far."""
+
+    def __post_init__(self) -> None:
+        places, dtype = self.selection.positions, self.selection.spec.dtype.numpy_dtype
+        self._values, self._is_written = np.zeros(places.shape, dtype), np.zeros(places.shape, np.bool_)
+        self._unwritten_count = 0
+
+    def write_blanks(self, run_number: int) -> None:
+        """Fill the output with the blank of a run."""
+        spec = self.selection.spec
+        for start, stop in split_into_chunks(spec):
+            words = np.full(stop - start, self._find_blank_word(run_number), f"u{spec.dtype.bytes}")
+            self.driver.upload(self.address + start * spec.dtype.bytes, words)
+
+    def read_output(self, run_number: int) -> None:
+        """Read all elements after a run."""
+        spec, self._unwritten_count = self.selection.spec, 0
+        for number, (start, stop) in enumerate(split_into_chunks(spec)):
+            found = np.empty(stop - start, spec.dtype.numpy_dtype)
+            self.driver.download(found, self.address + start * spec.dtype.bytes)
+            is_blank = found.view(f"u{spec.dtype.bytes}") == self._find_blank_word(run_number)
+            self._pick_selected(found, is_blank, start, stop)
+            self._unwritten_count += self._count_unwritten(number, is_blank)
+
+    def make_sample(self) -> OutputSample:
+        """The selected elements."""
+        return OutputSample(self._values, self._is_written, self._unwritten_count)
+
+    def _find_blank_word(self, run_number: int) -> int:
+        return self.selection.blank_words[run_number % len(self.selection.blank_words)]
+
+    def _pick_selected(self, found: NDArray[Any], is_blank: NDArray[np.bool_], start: int, stop: int) -> None:
+        first, last = np.searchsorted(self.selection.positions, (start, stop))
+        here = self.selection.positions[first:last] - start
+        self._values[first:last] = found[here]
+        self._is_written[first:last] |= ~is_blank[here]
+
+    def _count_unwritten(self, number: int, is_blank: NDArray[np.bool_]) -> int:
+        """Number of elements of a chunk that kept every blank."""
+        if len(self.selection.blank_words) == 1:
+            return int(np.count_nonzero(is_blank))
+        bits = np.packbits(is_blank)
+        if number == len(self._kept_blank_bits):
+            self._kept_blank_bits.append(bits)
+        else:
+            self._kept_blank_bits[number] &= bits
+        return int(np.bitwise_count(self._kept_blank_bits[number]).sum(dtype=np.int64))
+
 
 WORKSPACE = "workspace of a library"
 """Name of the buffer that an algorithm of a library writes to; no tensor has a space in its name."""
@@ -72,12 +151,13 @@ class LoadedKernel:
         self._free_buffers()
         self._upload_tensors(work.inputs, arrays)
         self._prepare_launches(work)
-        for name, blank in zip(work.outputs, blanks, strict=True):
-            self.driver.upload(self._buffers[name][0], blank)
+        outputs = self._list_outputs(work)
+        for address, blank in zip(outputs, blanks, strict=True):
+            self.driver.upload(address, blank)
         self.queue_launches()
         found = tuple(blank.copy() for blank in blanks)
-        for name, array in zip(work.outputs, found, strict=True):
-            self.driver.download(array, self._buffers[name][0])
+        for address, array in zip(outputs, found, strict=True):
+            self.driver.download(array, address)
         return found
 
     def sample(
@@ -87,8 +167,7 @@ class LoadedKernel:
         self._free_buffers()
         self._upload_tensors(work.inputs, inputs)
         self._prepare_launches(work)
-        outputs = [self._buffers[name][0] for name in work.outputs]
-        pairs = zip(outputs, selections, strict=True)
+        pairs = zip(self._list_outputs(work), selections, strict=True)
         looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
         for turn in range(max(len(selection.blank_words) for selection in selections)):
             for look in looks:
@@ -97,6 +176,12 @@ class LoadedKernel:
             for look in looks:
                 look.read_output(turn)
         return tuple(look.make_sample() for look in looks)
+
+    def _list_outputs(self, work: Work) -> list[int]:
+        """Address of the output of each launch, or of the result of a library."""
+        if isinstance(work, LibraryKernel):
+            return [self._buffers[work.output.name][0]]
+        return [self._buffers[one.arguments[-1]][0] for one in work.launches]
 
     def queue_launches(self) -> None:
         """Queue all launches of the kernel once."""

@@ -1,51 +1,25 @@
-"""Requests of the parent and replies of a GPU's worker: frozen values that pickle."""
+"""Requests of the parent to a GPU's worker, and its figures: frozen values that pickle."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from numpy.typing import NDArray
-
-from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.library_kernel import LibraryKernel
-from ekc.devices.device import OutputSample, OutputSelection
-from ekc.ir.compute import TensorSpec
+from ekc.devices.device import OutputSelection
 from ekc.ir.random_arrays import InputTensor
 
-
-@dataclass(frozen=True)
-class LoadableKernel:
-    """The part of a compiled kernel that a GPU needs."""
-
-    name: str
-    cubin: bytes
-    launches: tuple[Launch, ...]
-    inputs: tuple[TensorSpec, ...]
-
-    @classmethod
-    def from_kernel(cls, kernel: CompiledKernel) -> LoadableKernel:
-        """The part of a kernel that is sent to the worker."""
-        return cls(kernel.name, kernel.cubin, kernel.launches, kernel.inputs)
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of all inputs together."""
-        return sum(spec.bytes for spec in self.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Name of the output of each launch."""
-        return tuple(one.arguments[-1] for one in self.launches)
-
-
-Work = LoadableKernel | LibraryKernel
+Work = CompiledKernel | LibraryKernel
 """One of our kernels, or a call of a library."""
 
 
-def make_work(kernel: CompiledKernel | LibraryKernel) -> Work:
-    """The part of a kernel that is sent to the worker."""
-    return kernel if isinstance(kernel, LibraryKernel) else LoadableKernel.from_kernel(kernel)
+def make_work(kernel: Work) -> Work:
+    """The part of a kernel that is sent to the worker: without its texts and facts."""
+    if isinstance(kernel, LibraryKernel):
+        return kernel
+    return replace(kernel, cuda_source="", ptx="", log="", facts={})
 
 
 @dataclass(frozen=True)
@@ -66,30 +40,6 @@ class TimingRules:
 
 
 @dataclass(frozen=True)
-class KernelRequest:
-    """A request about a kernel."""
-
-    work: Work
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that go between host and device: all inputs."""
-        return self.work.input_bytes
-
-
-@dataclass(frozen=True)
-class DescribeRequest:
-    """Asks for the `GpuProperties`."""
-
-
-@dataclass(frozen=True)
-class TimingRequest(KernelRequest):
-    """Asks for `TimingSamples`."""
-
-    rules: TimingRules
-
-
-@dataclass(frozen=True)
 class TimingSamples:
     """Samples in seconds of one call each, and the method."""
 
@@ -101,73 +51,28 @@ class TimingSamples:
 
 
 @dataclass(frozen=True)
-class ExecuteRequest(KernelRequest):
-    """Asks for the launches' outputs (`ExecuteReply`) on these inputs; outputs start as `blanks`."""
+class WorkerRequest:
+    """Asks for the result of a method of `GpuWorker`, by its name."""
 
-    arrays: tuple[NDArray[Any], ...]
-    blanks: tuple[NDArray[Any], ...]
-    """Blank outputs, one per launch, of its output's shape and type."""
-
-
-@dataclass(frozen=True)
-class ExecuteReply:
-    """Output of each launch."""
-
-    arrays: tuple[NDArray[Any], ...]
+    method: str
+    arguments: tuple[Any, ...] = ()
+    moved_bytes: int = 0
+    """Bytes that go between host and device."""
 
 
-@dataclass(frozen=True)
-class SampleRequest(KernelRequest):
-    """Asks for some elements of the output of each launch on these inputs (`SampleReply`)."""
-
-    inputs: tuple[InputTensor, ...]
-    selections: tuple[OutputSelection, ...]
-    """One per launch."""
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of inputs and outputs that go between host and device."""
-        looked_at = sum(2 * len(one.blank_words) * one.spec.bytes for one in self.selections)
-        return self.work.input_bytes + looked_at
+STOP_CALLS = WorkerRequest("stop")
+"""Ends `call_until_stopped`, which answers it."""
 
 
-@dataclass(frozen=True)
-class SampleReply:
-    """One per launch."""
-
-    samples: tuple[OutputSample, ...]
-
-
-@dataclass(frozen=True)
-class AlgorithmsRequest:
-    """Asks for the algorithms that a library proposes for a call (`AlgorithmsReply`)."""
-
-    kernel: LibraryKernel
-    """The call, without an algorithm."""
-    count: int
+def make_request(method: str, kernel: Work, *arguments: Any, output_bytes: int = 0) -> WorkerRequest:
+    """A request about a kernel, whose inputs go to the device. `output_bytes`: those of outputs that move."""
+    moved_bytes = sum(spec.bytes for spec in kernel.inputs) + output_bytes
+    return WorkerRequest(method, (make_work(kernel), *arguments), moved_bytes)
 
 
-@dataclass(frozen=True)
-class AlgorithmsReply:
-    """Kernels in the order of the library, or the reason why there are none."""
-
-    kernels: tuple[LibraryKernel, ...]
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class StartCallsRequest(KernelRequest):
-    """Asks to call a kernel back to back; answered by `CallsStarted`, ended by `StopCallsRequest`."""
-
-
-@dataclass(frozen=True)
-class CallsStarted:
-    """Says that the kernel runs."""
-
-    queued_s: float
-    """Seconds of work that is queued at any time, and still runs after a request to stop."""
-
-
-@dataclass(frozen=True)
-class StopCallsRequest:
-    """Ends `StartCallsRequest`; the answer is the meter's `CompletedCalls`, in seconds of GPU events."""
+def make_sample_request(
+    kernel: Work, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+) -> WorkerRequest:
+    """Asks for some elements of the output of each launch; each blank is written and read back as a whole."""
+    looked_at = sum(2 * len(one.blank_words) * one.spec.bytes for one in selections)
+    return make_request("sample", kernel, tuple(inputs), tuple(selections), output_bytes=looked_at)

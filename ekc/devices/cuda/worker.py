@@ -12,40 +12,27 @@ stops soon after the request.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
+
+from numpy.typing import NDArray
 
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import Driver, DriverError
 from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
-from ekc.devices.cuda.messages import (
-    AlgorithmsReply,
-    AlgorithmsRequest,
-    CallsStarted,
-    DescribeRequest,
-    ExecuteReply,
-    ExecuteRequest,
-    SampleReply,
-    SampleRequest,
-    StartCallsRequest,
-    StopCallsRequest,
-    TimingRequest,
-)
+from ekc.devices.cuda.messages import STOP_CALLS, TimingRules, TimingSamples, Work, WorkerRequest
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
+from ekc.devices.device import OutputSample, OutputSelection
 from ekc.devices.metering.meter import LEAD_IN_S, CompletedCalls
 from ekc.errors import DeviceError
+from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
 """Seconds of a batch: a tenth of the interval at which energy counters tick."""
-
-
-def compute_queued_s(unit: QueueUnit) -> float:
-    """Seconds of the two queued batches."""
-    return 2 * unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
 
 
 def call_back_to_back(
@@ -87,40 +74,50 @@ class GpuWorker:
     def __init__(self, connection: Connection, driver: Driver, index: int) -> None:
         self._connection, self._driver, self._index = connection, driver, index
 
-    def answer(self, request: Any) -> Any:
+    def answer(self, request: WorkerRequest) -> Any:
         """The reply to a request."""
-        match request:
-            case DescribeRequest():
-                return self._properties
-            case TimingRequest(work, rules):
-                self._loaded_kernel.load_kernel(work)
-                return self._timer.time(rules, lambda seconds: self._connection.send(ReplyEstimate(seconds)))
-            case ExecuteRequest(work, arrays, blanks):
-                return ExecuteReply(self._loaded_kernel.execute(work, arrays, blanks))
-            case SampleRequest(work, inputs, selections):
-                return SampleReply(self._loaded_kernel.sample(work, inputs, selections))
-            case AlgorithmsRequest(kernel, count):
-                return self._list_algorithms(kernel, count)
-            case StartCallsRequest(work):
-                self._loaded_kernel.load_kernel(work)
-                with self._timer.prepare_unit() as unit:
-                    self._connection.send(CallsStarted(compute_queued_s(unit)))
-                    calls = call_back_to_back(self._loaded_kernel, unit, self._connection.poll)
-                assert isinstance(self._connection.recv(), StopCallsRequest)
-                return calls
-        raise AssertionError(f"a worker knows no {type(request).__name__}")
+        return getattr(self, request.method)(*request.arguments)
 
-    def _list_algorithms(self, kernel: LibraryKernel, count: int) -> AlgorithmsReply:
-        """The algorithms of a library. A library that is absent or refuses is a reason, and no fault."""
+    def describe(self) -> GpuProperties:
+        """The properties of the GPU."""
+        return GpuProperties.query(self._driver, self._index)
+
+    def time(self, work: Work, rules: TimingRules) -> TimingSamples:
+        """Time a kernel; a reply that takes long is announced."""
+        self._loaded_kernel.load_kernel(work)
+        return self._timer.time(rules, lambda seconds: self._connection.send(ReplyEstimate(seconds)))
+
+    def execute(
+        self, work: Work, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], ...]:
+        """See `LoadedKernel`."""
+        return self._loaded_kernel.execute(work, arrays, blanks)
+
+    def sample(
+        self, work: Work, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
+    ) -> tuple[OutputSample, ...]:
+        """See `LoadedKernel`."""
+        return self._loaded_kernel.sample(work, inputs, selections)
+
+    def list_algorithms(self, kernel: LibraryKernel, count: int) -> tuple[LibraryKernel, ...] | str:
+        """The algorithms that a library proposes for a call, in its order, or the reason why there are none.
+        A library that is absent or refuses is no fault."""
         try:
             found = self._loaded_kernel.get_library(kernel).list_algorithms(kernel, count)
         except DeviceError as problem:
-            return AlgorithmsReply((), str(problem))
-        return AlgorithmsReply(found, "" if found else "the library proposes no algorithm")
+            return str(problem)
+        return found or "the library proposes no algorithm"
 
-    @cached_property
-    def _properties(self) -> GpuProperties:
-        return GpuProperties.query(self._driver, self._index)
+    def call_until_stopped(self, work: Work) -> CompletedCalls:
+        """Call a kernel back to back. A first reply has the seconds of work that is queued at any time, and
+        still runs after the request to stop, which ends the calls; GPU events give their seconds."""
+        self._loaded_kernel.load_kernel(work)
+        with self._timer.prepare_unit() as unit:
+            batch_s = unit.estimate_seconds(unit.count_repeats(BATCH_DURATION_S))
+            self._connection.send(2 * batch_s)
+            calls = call_back_to_back(self._loaded_kernel, unit, self._connection.poll)
+        assert self._connection.recv() == STOP_CALLS
+        return calls
 
     @cached_property
     def _loaded_kernel(self) -> LoadedKernel:
@@ -130,7 +127,7 @@ class GpuWorker:
 
     @cached_property
     def _timer(self) -> KernelTimer:
-        return KernelTimer(self._loaded_kernel, self._properties.l2_bytes)
+        return KernelTimer(self._loaded_kernel, self.describe().l2_bytes)
 
 
 def serve_requests(connection: Connection, open_driver: Callable[[], Driver], index: int) -> None:
@@ -150,10 +147,8 @@ def serve_requests(connection: Connection, open_driver: Callable[[], Driver], in
 
 
 def _main(index: int, messages: int, lifeline: int) -> None:
-    from ekc.devices.cuda.driver_bindings import CudaBindings
-
     exit_with_parent(lifeline)
-    serve_requests(Connection(messages), CudaBindings, index)
+    serve_requests(Connection(messages), Driver, index)
 
 
 if __name__ == "__main__":

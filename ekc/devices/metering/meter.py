@@ -24,15 +24,13 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import ENERGY_COUNTER, POWER_READINGS, UNREPORTED, MeasurementConditions, Metering
 from ekc.devices.metering.checked_energy import (
     COUNTER_TOLERANCE,
-    compute_max_power_w,
-    is_believable_power,
-)
-from ekc.devices.metering.sampling import (
     MIN_TICKS,
     READING_INTERVAL_S,
     BoardLog,
     BoardReading,
     BoardSensors,
+    compute_max_power_w,
+    is_believable_power,
     record_board,
 )
 from ekc.devices.statistics import MIN_AMOUNTS, Interval, estimate_mean_rate
@@ -82,32 +80,39 @@ class Board(BoardSensors, Protocol):
 
 
 @dataclass(frozen=True)
-class MeteringWindow:
-    """Result of one metering window."""
+class PowerEstimate:
+    """Mean power by one estimator, and the time span that the mean covers."""
 
     power_w: float
     power_interval_w: Interval
+    start_s: float
+    """Start of the span in seconds, by the board's clock."""
+    seconds: float
+    samples_w: tuple[float, ...]
+    """Mean power in watts between two ticks of the counter, or of each value of the power sensor."""
+
+
+@dataclass(frozen=True)
+class MeteringWindow(PowerEstimate):
+    """Result of one metering window."""
+
     estimator: str
     """The estimator that `power_w` comes from: `ENERGY_COUNTER` or `POWER_READINGS`."""
-    counter_power_w: float
-    """Mean power by the energy counter, in watts; NaN where no counter moved."""
     sampled_power_w: float
     """Mean of the power readings, in watts; NaN where there are none."""
     call_s: float
     """Wall-clock seconds per call, back to back, over the window and its margins."""
     idle_power_w: float
-    start_s: float
-    """Start of the window in seconds, by the board's clock."""
-    seconds: float
-    samples: int
-    """Counter ticks inside the window, or values of the power sensor where no counter moved."""
     temperature_c: float
     clock_mhz: float
     throttle: tuple[str, ...]
     power_cap_w: float | None
     notes: tuple[str, ...]
-    samples_w: tuple[float, ...]
-    """Mean power over each sample, in watts."""
+
+    @property
+    def counter_power_w(self) -> float:
+        """Mean power by the energy counter, in watts; NaN where no counter moved."""
+        return self.power_w if self.estimator == ENERGY_COUNTER else math.nan
 
     def to_metering(self, conditions: MeasurementConditions) -> Metering:
         """The window as power and energy per call."""
@@ -121,23 +126,12 @@ class MeteringWindow:
             sampled_energy_j=self.sampled_power_w * self.call_s,
             idle_power_w=self.idle_power_w,
             window_s=self.seconds,
-            samples=self.samples,
+            samples=len(self.samples_w),
             conditions=conditions,
             estimator=self.estimator,
             notes=self.notes,
             samples_w=self.samples_w,
         )
-
-
-@dataclass(frozen=True)
-class _PowerEstimate:
-    """Mean power by one estimator, and the time span that the mean covers."""
-
-    power_w: float
-    interval: Interval
-    start_s: float
-    seconds: float
-    samples_w: tuple[float, ...]
 
 
 def check_window_length(seconds: float) -> None:
@@ -218,31 +212,25 @@ def _make_window(
         if is_power_needed:
             raise
         notes = [str(problem)]
-        best = _PowerEstimate(math.nan, Interval(math.nan, math.nan), math.nan, math.nan, ())
+        best = PowerEstimate(math.nan, Interval(math.nan, math.nan), math.nan, math.nan, ())
     clocks = [reading.clock_mhz for reading in log.readings if not math.isnan(reading.clock_mhz)]
     return MeteringWindow(
-        power_w=best.power_w,
-        power_interval_w=best.interval,
+        **vars(best),
         estimator=POWER_READINGS if log.counter_problem else ENERGY_COUNTER,
-        counter_power_w=math.nan if log.counter_problem else best.power_w,
         sampled_power_w=sampled,
         call_s=calls.seconds / calls.count,
         idle_power_w=idle_w,
-        start_s=best.start_s,
-        seconds=best.seconds,
-        samples=len(best.samples_w),
         temperature_c=temperature_c,
         clock_mhz=float(np.mean(clocks)) if clocks else math.nan,
         throttle=tuple(sorted(log.throttle)),
         power_cap_w=cap_w,
         notes=(*notes, *_write_notes(log, best.power_w, sampled, clocks), *_find_aliasing(best, calls)),
-        samples_w=best.samples_w,
     )
 
 
 def _choose_estimate(
     log: BoardLog, readings: Sequence[BoardReading], sampled_w: float, averaging_s: float, max_power_w: float
-) -> _PowerEstimate:
+) -> PowerEstimate:
     """Power by the counter, or by the readings where the counter is wrong. Raises `DeviceError` where neither
     shows a power that is believed."""
     best = None if log.counter_problem else _estimate_from_counter(log)
@@ -288,7 +276,7 @@ def _warm_up(board: Board) -> bool:
     return False
 
 
-def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
+def _estimate_from_counter(log: BoardLog) -> PowerEstimate:
     """Mean power by the energy counter, tick by tick."""
     at = np.array([tick.time_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
@@ -298,7 +286,7 @@ def _estimate_from_counter(log: BoardLog) -> _PowerEstimate:
 
 def _estimate_from_readings(
     readings: Sequence[BoardReading], averaging_s: float, counter_problem: str
-) -> _PowerEstimate:
+) -> PowerEstimate:
     """Mean power by the power sensor. A value that repeats over several readings is one sample; of averaged
     readings one averaging time is one sample."""
     at, watts = np.array([(reading.time_s, reading.power_w) for reading in readings]).reshape(-1, 2).T
@@ -311,10 +299,10 @@ def _estimate_from_readings(
     return _make_estimate(at, np.add.reduceat(watts[:-1] * spans, starts), np.add.reduceat(spans, starts))
 
 
-def _make_estimate(at: Array, joules: Array, spans: Array) -> _PowerEstimate:
+def _make_estimate(at: Array, joules: Array, spans: Array) -> PowerEstimate:
     watts, interval = estimate_mean_rate(joules, spans)
     samples_w = tuple((joules / spans).tolist())
-    return _PowerEstimate(watts, interval, float(at[0]), float(at[-1] - at[0]), samples_w)
+    return PowerEstimate(watts, interval, float(at[0]), float(at[-1] - at[0]), samples_w)
 
 
 def _find_sample_starts(times_s: Array, watts: Array, averaging_s: float) -> NDArray[np.intp]:
@@ -344,7 +332,7 @@ def _write_notes(
     return notes
 
 
-def _find_aliasing(estimate: _PowerEstimate, calls: CompletedCalls) -> list[str]:
+def _find_aliasing(estimate: PowerEstimate, calls: CompletedCalls) -> list[str]:
     """A note where long calls are in step with the sensor: a sensor that measures part of the time then
     measures the same part of each call."""
     call_s = calls.seconds / calls.count

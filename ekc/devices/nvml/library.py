@@ -196,10 +196,17 @@ def call_nvml(subject: str, function: Callable[..., Any], *arguments: Any) -> An
 
 
 def make_nvml_error(subject: str, problem: Any) -> ActuatorError:
-    """The `ActuatorError` of an error of NVML."""
+    """The `ActuatorError` of an error of NVML, with a remedy where one is known."""
     import pynvml
 
-    text = f"{subject}: {describe_error(problem)}"
+    remedies = {
+        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN, or a daemon; --advise sets nothing",
+        pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
+        pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
+        pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",
+    }
+    remedy = remedies.get(problem.value)
+    text = f"{subject}: {problem} ({remedy})" if remedy else f"{subject}: {problem}"
     if problem.value in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NO_PERMISSION):
         return GpuUnusable(text)
     return DriverTrouble(text) if is_passing(problem.value) else ActuatorError(text)
@@ -235,20 +242,6 @@ def _list_pids(subject: str, name: str, handle: Any) -> set[int]:
             return set()
         raise
     return {int(process.pid) for process in running}
-
-
-def describe_error(problem: Any) -> str:
-    """The error text of the driver, and a remedy where one is known."""
-    import pynvml
-
-    help_with = {
-        pynvml.NVML_ERROR_NO_PERMISSION: "needs root or CAP_SYS_ADMIN, or a daemon; --advise sets nothing",
-        pynvml.NVML_ERROR_GPU_IS_LOST: "it fell off the bus; reset it or restart the machine",
-        pynvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or driver cannot do it",
-        pynvml.NVML_ERROR_NOT_FOUND: "see nvidia-smi -L for what there is",
-    }
-    more = help_with.get(problem.value)
-    return f"{problem} ({more})" if more else str(problem)
 
 
 _CAP_SYS_ADMIN = 1 << 21

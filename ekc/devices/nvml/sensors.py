@@ -4,8 +4,6 @@ or set.
 Power is the instantaneous reading (field 186) where the card has it. Elsewhere `nvmlDeviceGetPowerUsage` is a
 mean over one second on Ampere and later, except on the GA100 (NVML's documentation of that call), and
 instantaneous on older cards.
-
-A real GPU as the meter needs it: sensors are read in this process, the kernel runs in a worker.
 """
 
 from __future__ import annotations
@@ -16,13 +14,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
-from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import POWER_CAP, UNREPORTED
-from ekc.devices.metering.checked_energy import compute_max_power_w, is_believable_power
-from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.metering.sampling import POLL_INTERVAL_S, STALL_S
+from ekc.devices.metering.checked_energy import (
+    POLL_INTERVAL_S,
+    STALL_S,
+    compute_max_power_w,
+    is_believable_power,
+)
 from ekc.devices.nvml.library import (
     RETRY_PAUSES_S,
     THROTTLE_FUNCTIONS,
@@ -32,7 +32,7 @@ from ekc.devices.nvml.library import (
     load_nvml,
     retry_nvml,
 )
-from ekc.errors import DeviceError, GpuUnusable
+from ekc.errors import GpuUnusable
 from ekc.forks import hold_forks
 
 AVERAGING_S = 1.0
@@ -96,7 +96,10 @@ class GpuSensors:
     def power_w(self) -> float:
         """Power in watts by the best reading that this card has; NaN for one that no such board draws, with
         `power_problem`."""
-        return self._read_instant_power_w() if self.is_instantaneous else self._read_mean_power_w()
+        if self.is_instantaneous:
+            return self._read_instant_power_w()
+        milliwatts = self.poll("nvmlDeviceGetPowerUsage")
+        return _NAN if milliwatts is None else self._check_power(milliwatts / 1000.0)
 
     @property
     def has_power(self) -> bool:
@@ -110,11 +113,6 @@ class GpuSensors:
         caps = [cap for cap in (self._max_cap_w, present_w) if cap is not None]
         self._max_cap_w = max(caps, default=None)
         return compute_max_power_w(self._max_cap_w)
-
-    def _read_mean_power_w(self) -> float:
-        """Power in watts by `nvmlDeviceGetPowerUsage`, a mean over `AVERAGING_S` on most cards."""
-        milliwatts = self.poll("nvmlDeviceGetPowerUsage")
-        return _NAN if milliwatts is None else self._check_power(milliwatts / 1000.0)
 
     def _check_power(self, watts: float) -> float:
         """The reading, or NaN where the board cannot draw that. The cap may have been raised since it was
@@ -158,16 +156,13 @@ class GpuSensors:
         """Version of the driver, e.g. "570.86.15"."""
         return str(call_nvml("the driver's version", self.library.nvmlSystemGetDriverVersion))
 
-    def query(self, function: str, *arguments: Any) -> Any:
-        """Result of an NVML call for this GPU, None if it failed, also when it was tried again
-        (`retry_nvml`). Raises `GpuUnusable` for a lost GPU."""
-        return self._call(retry_nvml, function, *arguments)
-
     def poll(self, function: str, *arguments: Any) -> Any:
         """As `query`, tried once: for readings that are made again soon anyway."""
-        return self._call(_call_once, function, *arguments)
+        return self.query(function, *arguments, run=_call_once)
 
-    def _call(self, run: Callable[..., Any], function: str, *arguments: Any) -> Any:
+    def query(self, function: str, *arguments: Any, run: Callable[..., Any] = retry_nvml) -> Any:
+        """Result of an NVML call for this GPU, None if it failed, also when it was tried again
+        (`retry_nvml`). Raises `GpuUnusable` for a lost GPU."""
         call = getattr(self.library, function, None)
         if call is None:
             self.last_problem = f"the installed nvidia-ml-py does not know {function}"
@@ -287,40 +282,3 @@ def _compute_median_interval(moments: list[float]) -> float | None:
         return None
     found = statistics.median(b - a for a, b in pairwise(moments))
     return found if found < STALL_S else None
-
-
-class KernelRunner(Protocol):
-    """Calls a kernel back to back until `stop`, so that the GPU never idles in between."""
-
-    def start(self, kernel: CompiledKernel) -> None:
-        """Start to call the kernel; returns when the kernel runs."""
-
-    def stop(self) -> CompletedCalls:
-        """Stop soon, and report the calls."""
-
-
-class NvmlBoard:
-    """A `Board` of the meter. Raises `DeviceError` where the board's energy is not one kernel's (MIG)."""
-
-    def __init__(
-        self,
-        sensors: GpuSensors,
-        kernel_runner: KernelRunner,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        if shared := sensors.explain_sharing():
-            raise DeviceError(f"{shared}; nothing can be metered, latency can be timed")
-        self._sensors, self._kernel_runner = sensors, kernel_runner
-        self.now_s, self.wait, self.start = now, sleep, kernel_runner.start
-        self.averaging_s, self.counter_mj = sensors.averaging_s, sensors.counter_mj
-        self.power_w, self.power_cap_w = sensors.power_w, sensors.power_cap_w
-        self.temperature_c, self.clock_mhz = sensors.temperature_c, sensors.clock_mhz
-        self.throttle = sensors.throttle
-
-    def stop(self) -> CompletedCalls:
-        """Stop soon, and report the calls."""
-        called = self._kernel_runner.stop()
-        if called.count < 1:
-            raise DeviceError(f"{self._sensors.name}: the kernel was not called once while it was metered")
-        return called

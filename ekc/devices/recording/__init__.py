@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ekc.devices.recording.reader import TARGET_PREFIX, RecordedDevice, read_recording
-from ekc.devices.recording.recorded_rows import Origin, RecordedRow, Recording
+from ekc.devices.recording.reader import (
+    TARGET_PREFIX,
+    Origin,
+    RecordedDevice,
+    RecordedRow,
+    Recording,
+    read_recording,
+)
 from ekc.devices.recording.writer import RecordingWriter
 
 __all__ = [

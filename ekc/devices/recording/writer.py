@@ -17,8 +17,16 @@ from typing import Any, Self
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Measurement, Metering, PhysicalDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
-from ekc.devices.recording.reader import FORMAT_NAME, FORMAT_VERSION, parse_recording, read_content
-from ekc.devices.recording.recorded_rows import Origin, Recording, pack_line, unpack_members
+from ekc.devices.recording.reader import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    Origin,
+    Recording,
+    pack_line,
+    parse_recording,
+    read_content,
+    unpack_members,
+)
 from ekc.errors import RecordError
 from ekc.forks import detach_in_children
 from ekc.ir.schedule.schedule import Schedule

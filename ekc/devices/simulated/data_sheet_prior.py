@@ -29,8 +29,7 @@ from ekc.devices.simulated.latency import (
 )
 from ekc.devices.simulated.launch_counts import WARP_SIZE, Occupancy
 from ekc.devices.simulated.memory_traffic import CYCLE_EXPONENT, LINE_BYTES, SimulatedTraffic
-from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.throughput import WGMMA_SHARE
+from ekc.devices.simulated.specs import WGMMA_SHARE, GpuSpec
 from ekc.ir.hardware.memory import SECTOR_BYTES
 from ekc.machine_code.warp_path import L1_CYCLES, LOAD_CYCLES
 
@@ -84,7 +83,12 @@ def estimate_events(spec: GpuSpec, quantities: Quantities) -> tuple[Events, Occu
         "active_lanes": threads / warps_per_block,
         "registers": quantities["registers"],
         **_estimate_memory(spec, quantities),
-        **_estimate_waits(quantities),
+        "tile_waits": quantities["copy_waits"],
+        "tiles_ahead": np.where(
+            quantities["copy_waits"] > 0, np.maximum(quantities["pipeline"] - 1.0, 0.0), 0.0
+        ),
+        "group_waits": quantities["group_waits"],
+        "barriers": quantities["total_barriers"] / blocks,
     }
     requests = figures["traffic"].requests + figures["shared_requests"]
     figures |= _estimate_instructions(spec, quantities, requests)
@@ -163,17 +167,6 @@ def _estimate_spill_requests(spec: GpuSpec, q: Quantities) -> Array:
 def _sum_up(*arrays: Array) -> Any:
     """The sum of arrays, as a figure of events that has one entry per schedule."""
     return sum(arrays)
-
-
-def _estimate_waits(q: Quantities) -> dict[str, Any]:
-    """Waits of one warp."""
-    tiles_ahead = np.where(q["copy_waits"] > 0, np.maximum(q["pipeline"] - 1.0, 0.0), 0.0)
-    return {
-        "tile_waits": q["copy_waits"],
-        "tiles_ahead": tiles_ahead,
-        "group_waits": q["group_waits"],
-        "barriers": q["total_barriers"] / q["blocks"],
-    }
 
 
 def _estimate_machine_code(q: Quantities, figures: dict[str, Any]) -> dict[str, Any]:

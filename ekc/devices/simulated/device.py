@@ -1,5 +1,10 @@
 """A simulated GPU: the same figures for the same kernel and repeat, in any order and in any process.
 
+It meters on a virtual board: a clock, a temperature and an energy counter that change while a kernel runs on
+it. The counter is a total-energy counter like NVML's, in millijoules that change on ticks only. NVIDIA's
+counter ticks about every 100 ms. On A100 and H100 the sensor behind it measures a quarter of the time (arXiv
+2312.02741), so that each tick has a small error.
+
 The device also breaks the energy of one call down by cause: each joule of the model, for a warm board that
 calls the kernel over and over. A meter adds noise to the sum, and a short window sees a cooler board that
 leaks less.
@@ -24,26 +29,159 @@ from ekc.devices.device import (
     check_kernel_memory,
 )
 from ekc.devices.metering import meter
-from ekc.devices.metering.meter import MeteringWindow
+from ekc.devices.metering.meter import CompletedCalls, MeteringWindow
 from ekc.devices.simulated import power
-from ekc.devices.simulated.board import VirtualBoard
 from ekc.devices.simulated.launch_counts import collect_facts, get_launch_profiles
 from ekc.devices.simulated.operating_point import (
     KernelWork,
     SteadyState,
     compute_settled_temperature,
     compute_work,
-    compute_work_without_residual,
+    estimate_saving_interval,
     find_steady_state,
 )
 from ekc.devices.simulated.residual import make_generator
-from ekc.devices.simulated.saving import estimate_saving_interval
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.devices.statistics import Interval, student_t
 from ekc.display import format_line
 from ekc.errors import DeviceError
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.version import __version__
+
+TICK_S = 0.1
+TICK_ERROR = 0.01
+"""Relative error of the energy of one tick, one sigma (estimate from 2312.02741)."""
+
+
+class EnergyCounter:
+    """Integrates power; shows the energy at ticks whose phase the reader does not know."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._displayed_mj = int(rng.integers(10**6, 10**9))
+        self._total_mj = float(self._displayed_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = float(rng.uniform(0.0, TICK_S))
+
+    @property
+    def displayed_mj(self) -> int:
+        """Energy in millijoules that a reader gets now."""
+        return self._displayed_mj
+
+    def advance(self, power_w: float, seconds: float) -> None:
+        """Let `seconds` pass at a power in watts."""
+        while seconds >= self._time_to_tick_s:
+            self._energy_since_tick_j += power_w * self._time_to_tick_s
+            seconds -= self._time_to_tick_s
+            self._tick()
+        self._energy_since_tick_j += power_w * seconds
+        self._time_to_tick_s -= seconds
+
+    def _tick(self) -> None:
+        error = 1.0 + TICK_ERROR * float(self._rng.standard_normal())
+        self._total_mj += 1000.0 * self._energy_since_tick_j * error
+        self._displayed_mj = int(self._total_mj)
+        self._energy_since_tick_j = 0.0
+        self._time_to_tick_s = TICK_S
+
+
+THERMAL_TIME_CONSTANT_S = 25.0
+"""Time constant of die and heat sink (estimate)."""
+RELATIVE_READING_NOISE = 0.015
+"""Relative noise of one instantaneous power reading."""
+MAX_STEP_S = 0.02
+"""Longest step in seconds over which power counts as constant."""
+WARM_START_KELVIN = 8.0
+"""Kelvin by which a tuning run keeps the board above its idle temperature, give or take half (estimate)."""
+
+
+class VirtualBoard:
+    """A board that runs one kernel at a time. It is made for each measurement but those of a hot board, so
+    that no other measurement depends on an earlier one or on the number of workers."""
+
+    def __init__(self, spec: GpuSpec, clock_mhz: float, state: SteadyState, rng: np.random.Generator) -> None:
+        self._spec = spec
+        self._clock_mhz = clock_mhz
+        self._rng = rng
+        self._counter = EnergyCounter(rng)
+        self._time_s = 0.0
+        self._is_running = False
+        self._start_time_s = 0.0
+        self._idle_power = power.find_idle_power(spec, clock_mhz)
+        self.replace_kernel(state)
+        idle = self._idle_power.compute_total(spec.power.ambient_c)
+        self._temperature_c = float(spec.power.ambient_c + spec.power.kelvin_per_w * idle)
+        self._temperature_c += WARM_START_KELVIN * float(rng.uniform(0.5, 1.5))
+
+    averaging_s = 0.0
+
+    def replace_kernel(self, state: SteadyState) -> None:
+        """Run another kernel from the next `start` on; temperature and counter go on."""
+        self._state = state
+        self._running_idle_power = power.find_idle_power(self._spec, state.clock_mhz)
+
+    def now_s(self) -> float:
+        """Seconds of virtual time."""
+        return self._time_s
+
+    def counter_mj(self) -> int:
+        """Total energy in millijoules."""
+        return self._counter.displayed_mj
+
+    def power_w(self) -> float:
+        """One instantaneous power reading in watts."""
+        return self._compute_power_w() * (1.0 + RELATIVE_READING_NOISE * float(self._rng.standard_normal()))
+
+    def temperature_c(self) -> float:
+        """Temperature of the die in degrees Celsius."""
+        return self._temperature_c
+
+    def clock_mhz(self) -> float:
+        """Present SM clock in MHz."""
+        return self._state.clock_mhz if self._is_running else self._clock_mhz
+
+    def throttle(self) -> tuple[str, ...]:
+        """Reasons why the clock is lower than requested."""
+        return self._state.throttle if self._is_running else ()
+
+    def start(self, kernel: CompiledKernel) -> None:
+        """Run the kernel of this board back to back."""
+        self._start_time_s = self._time_s
+        self._is_running = True
+
+    def wait(self, seconds: float) -> None:
+        """Let virtual time pass, idle or running."""
+        steps = max(1, math.ceil(seconds / MAX_STEP_S))
+        for _ in range(steps):
+            self._advance(seconds / steps)
+
+    def power_cap_w(self) -> float:
+        """Power cap of the board in watts."""
+        return self._spec.power.tdp_w
+
+    def stop(self) -> CompletedCalls:
+        """Finish the running call."""
+        passed = self._time_s - self._start_time_s
+        calls = max(1, math.ceil(passed / self._state.latency_s))
+        self.wait(max(0.0, calls * self._state.latency_s - passed))
+        self._is_running = False
+        return CompletedCalls(calls, self._time_s - self._start_time_s)
+
+    def _compute_power_w(self) -> float:
+        if not self._is_running:
+            return float(self._idle_power.compute_total(self._temperature_c))
+        if self._state.throttle:
+            return float(self._spec.power.tdp_w)
+        idle = self._running_idle_power.compute_total(self._temperature_c)
+        return float(idle + self._state.active_power_w)
+
+    def _advance(self, seconds: float) -> None:
+        watts = self._compute_power_w()
+        self._counter.advance(watts, seconds)
+        self._time_s += seconds
+        settled = self._spec.power.ambient_c + self._spec.power.kelvin_per_w * watts
+        share = -math.expm1(-seconds / THERMAL_TIME_CONSTANT_S)
+        self._temperature_c += (settled - self._temperature_c) * share
 
 
 @dataclass(frozen=True)
@@ -103,7 +241,7 @@ def _list_static_causes(
 ) -> tuple[EnergyCause, ...]:
     """Joules that grow with time, for any kernel."""
     seconds, clock = state.latency_s, state.clock_mhz
-    static = power.compute_static_power(spec, clock, temperature_c)
+    static = power.find_idle_power(spec, clock).compute_static(temperature_c)
     constant = spec.power.constant_w
     tree = power.compute_idle_power(spec, clock, temperature_c) - static - constant
     dynamic_j = kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock))
@@ -214,7 +352,7 @@ class SimulatedDevice:
         """95 % interval of the share of energy that a kernel saves against another, over event energies and
         residuals that the recordings allow as well as those of this device."""
         works = [
-            compute_work_without_residual(self._spec, one, get_launch_profiles(one))
+            compute_work(self._spec, one, get_launch_profiles(one), has_residual=False)
             for one in (kernel, other)
         ]
         random = make_generator(self.name, "saving", digest_kernel(kernel), digest_kernel(other))
@@ -228,9 +366,9 @@ class SimulatedDevice:
         key = (identify_kernel(kernel), kernel.launches, l2)
         if key not in self._work_by_kernel:
             check_kernel_memory(kernel, self.label, self.memory_bytes)
-            compute = compute_work if self._has_residual else compute_work_without_residual
-            profiles = get_launch_profiles(kernel)
-            self._work_by_kernel[key] = compute(self._spec, kernel, profiles, is_cold=l2 == "cold")
+            profiles, is_cold = get_launch_profiles(kernel), l2 == "cold"
+            work = compute_work(self._spec, kernel, profiles, is_cold, self._has_residual)
+            self._work_by_kernel[key] = work
         return self._work_by_kernel[key]
 
     def _check_arch(self, kernel: CompiledKernel) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 from ekc.codegen.compiled import Launch, Resources
 from ekc.devices.simulated.launch_counts import WARP_SIZE, AccessGroup, LaunchProfile, Occupancy
 from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, SmResidency, compute_traffic
-from ekc.devices.simulated.specs import GpuSpec
-from ekc.devices.throughput import HOPPER_RATES, WGMMA_SHARE
+from ekc.devices.simulated.specs import HOPPER_RATES, WGMMA_SHARE, GpuSpec
 from ekc.errors import DeviceError
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ptx.counting.counts import HALF_SUMS, InstructionCounts

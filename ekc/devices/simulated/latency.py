@@ -99,14 +99,6 @@ class LaunchLatency:
         return self.launch_s + factor * (self.seconds - self.launch_s)
 
 
-@dataclass(frozen=True)
-class _BlockCycles:
-    """Cycles of one block, by resource of its SM, and along its dependent path."""
-
-    pipe_cycles: Mapping[str, Number]
-    path_cycles: Number
-
-
 def estimate_latency(
     spec: GpuSpec,
     events: Events,
@@ -115,7 +107,8 @@ def estimate_latency(
     constants: LatencyConstants = FITTED_CONSTANTS,
 ) -> LaunchLatency:
     """Time of one launch at an SM clock, launch overhead included; of many where the figures are arrays."""
-    block = _compute_block_cycles(spec, events, clock_mhz, constants)
+    cycles = _compute_pipe_cycles(spec, events, constants)
+    cycles[PATH] = _compute_path_cycles(events, clock_mhz)
     capacity = occupancy.blocks * spec.sms
     full_waves, last_blocks = np.divmod(events.blocks, capacity)
     parts: dict[str, Number] = {}
@@ -124,7 +117,9 @@ def estimate_latency(
         (full_waves, capacity),
         (np.minimum(last_blocks, 1), np.maximum(last_blocks, 1)),
     ):
-        wave = _compute_wave_seconds(spec, events, block, np.ceil(on_device / spec.sms), on_device, clock_mhz)
+        wave = _compute_wave_seconds(
+            spec, events, cycles, np.ceil(on_device / spec.sms), on_device, clock_mhz
+        )
         pipes = compute_smooth_max([t for part, t in wave.items() if part != PATH], constants.norm)
         seconds = seconds + times * compute_smooth_max([pipes, wave[PATH]], PATH_NORM)
         for part, value in wave.items():
@@ -160,27 +155,21 @@ def compute_smooth_max(values: Iterable[Number], norm: float) -> Number:
 def _compute_wave_seconds(
     spec: GpuSpec,
     events: Events,
-    block_cycles: _BlockCycles,
+    block_cycles: Mapping[str, Number],
     blocks_on_sm: Number,
     blocks_on_device: Number,
     clock_mhz: Number,
 ) -> dict[str, Number]:
-    """Seconds per resource while `blocks_on_sm` blocks share the busiest SM, `on_device` the GPU."""
+    """Seconds per resource while `blocks_on_sm` blocks share the busiest SM, `on_device` the GPU.
+    `block_cycles`: cycles of one block, by pipe of its SM, and along its dependent path."""
     hertz = clock_mhz * 1e6
     share = np.minimum(1.0, blocks_on_sm * events.warps_per_block / SCHEDULERS_PER_SM)
-    wave = {name: blocks_on_sm * cycles / share / hertz for name, cycles in block_cycles.pipe_cycles.items()}
-    wave[PATH] = block_cycles.path_cycles / hertz
+    wave = {name: blocks_on_sm * cycles / share / hertz for name, cycles in block_cycles.items()}
+    wave[PATH] = block_cycles[PATH] / hertz
     part = blocks_on_device / events.blocks
     wave["l2"] = part * events.traffic.l2_bytes / (L2_SHARE * spec.l2_bytes_per_clock * hertz)
     wave["dram"] = part * events.traffic.dram_bytes / (DRAM_SHARE * spec.memory_bytes_per_s)
     return wave
-
-
-def _compute_block_cycles(
-    spec: GpuSpec, events: Events, clock_mhz: Number, constants: LatencyConstants
-) -> _BlockCycles:
-    pipes = _compute_pipe_cycles(spec, events, constants)
-    return _BlockCycles(pipes, _compute_path_cycles(events, clock_mhz) + BLOCK_START_CYCLES)
 
 
 def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConstants) -> dict[str, Number]:
@@ -207,7 +196,7 @@ def _compute_pipe_cycles(spec: GpuSpec, events: Events, constants: LatencyConsta
 
 
 def _compute_path_cycles(events: Events, clock_mhz: Number) -> Number:
-    """Cycles of one block from its first instruction to its last, barriers and waits for copies included."""
+    """Cycles of one block from its start to its last instruction, barriers and waits for copies included."""
     each = _estimate_load_cycles(events, clock_mhz)
     at_l1, *longer = np.moveaxis(np.asarray(events.path_cycles, np.float64), -1, 0)
     path = at_l1
@@ -217,7 +206,8 @@ def _compute_path_cycles(events: Events, clock_mhz: Number) -> Number:
     # Products of a warpgroup follow each other without a wait; the warp waits for the last of a group.
     path = path + events.group_waits * TENSOR_LATENCY_CYCLES
     path = path + events.barriers * (BARRIER_CYCLES + BARRIER_CYCLES_PER_WARP * events.warps_per_block)
-    return path + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
+    path = path + events.tile_waits * each * _compute_exposed_share(events.tiles_ahead)
+    return path + BLOCK_START_CYCLES
 
 
 def _compute_exposed_share(tiles_ahead: Number) -> Number:

@@ -54,7 +54,7 @@ class Occupancy:
 
 def compute_occupancy(capability: Capability, threads: int, registers: int, shared_bytes: int) -> Occupancy:
     """Resident blocks by threads a block, registers a thread, shared bytes a block; zero if none fits."""
-    warps = _ceil_div(threads, WARP_SIZE)
+    warps = -(-threads // WARP_SIZE)
     bounds = {
         "registers": _limit_by_registers(capability, warps, registers),
         "shared memory": _limit_by_shared_memory(capability, shared_bytes),
@@ -81,12 +81,8 @@ def _limit_by_shared_memory(capability: Capability, shared_bytes: int) -> int:
     return capability.shared_bytes_per_sm // block_bytes if block_bytes else capability.blocks_per_sm
 
 
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def _round_up(a: int, b: int) -> int:
-    return _ceil_div(a, b) * b
+    return -(-a // b) * b
 
 
 SURVEY_LANES = 2048

@@ -201,7 +201,9 @@ def compute_traffic(
         kept_share = compute_kept_share(spec, (launch,))
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     accesses = [one for one in profile.accesses if one.space == "global"]
-    room = _compute_l1_room(spec, residency)
+    # Shared memory takes its part of L1.
+    shared_bytes = min(residency.shared_bytes, spec.capability.shared_bytes_per_sm)
+    room = float(spec.capability.l1_bytes_per_sm - shared_bytes)
     miss = _estimate_l1_miss_share(room, profile.live_lines, residency)
     repeated = 1.0 - min(blocks, spec.sms) / blocks
     between_l1_l2 = _compute_l2_bytes(launch, accesses, repeated, miss, room)
@@ -251,12 +253,6 @@ def _compute_l2_bytes(
 
 def _count_l2_passes(kind: str) -> int:
     return ATOMIC_L2_PASSES if kind == "atomic" else 1
-
-
-def _compute_l1_room(spec: GpuSpec, residency: SmResidency) -> float:
-    """Bytes of an SM's L1 that shared memory leaves."""
-    capability = spec.capability
-    return float(capability.l1_bytes_per_sm - min(residency.shared_bytes, capability.shared_bytes_per_sm))
 
 
 def _estimate_l1_miss_share(room_bytes: float, live_lines: float, residency: SmResidency) -> float:

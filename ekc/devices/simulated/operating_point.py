@@ -1,7 +1,15 @@
-"""A simulated GPU that runs one kernel back to back: clock, time and power under the power cap."""
+"""A simulated GPU that runs one kernel back to back: clock, time and power under the power cap, and how sure
+a saving between two kernels is.
+
+A simulated device has one set of event energies and one seeded residual. The recordings that these come from
+leave room: energies have intervals, and the residual is one draw of a process whose size alone is known. Here
+both are drawn many times, and each draw says what one kernel saves against the other. Two kernels that
+are alike share most of their residual, so a saving between them is surer than one between unlike kernels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +23,19 @@ from ekc.devices.simulated.latency import compute_min_latency_s, estimate_latenc
 from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy
 from ekc.devices.simulated.memory_traffic import compute_kept_share
 from ekc.devices.simulated.residual import (
+    LENGTH_SCALE_OCTAVES,
+    OWN_POWER_SIGMA,
+    OWN_TIME_SIGMA,
+    SHARED_POWER_SIGMA,
+    SHARED_TIME_SIGMA,
+    Quantity,
+    Vector,
     compute_traits,
-    sample_own_power_factor,
-    sample_own_time_factor,
-    sample_shared_power_factor,
-    sample_shared_time_factor,
+    sample_own_factor,
+    sample_shared_factor,
 )
 from ekc.devices.simulated.specs import GpuSpec
+from ekc.devices.statistics import Interval
 from ekc.errors import DeviceError
 
 LaunchEvents = tuple[tuple[Events, Occupancy], ...]
@@ -54,39 +68,34 @@ class KernelWork:
 
 
 def compute_work(
-    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...], is_cold: bool = False
+    spec: GpuSpec,
+    kernel: CompiledKernel,
+    profiles: tuple[LaunchProfile, ...],
+    is_cold: bool = False,
+    has_residual: bool = True,
 ) -> KernelWork:
     """Events and energy of all launches; `profiles` has one entry per launch. `is_cold`: the L2 is
-    overwritten before each call."""
+    overwritten before each call. Without the residual they are those of the models alone."""
     launches = _count_launch_events(spec, kernel, profiles, is_cold)
-    content = digest_kernel(kernel)
-    looks = [compute_traits(events, resident) for events, resident in launches]
-    time, energy = sample_own_time_factor(spec.name, content), sample_own_power_factor(spec.name, content)
-    times = tuple(time * sample_shared_time_factor(spec.name, look) for look in looks)
-    energies = tuple(energy * sample_shared_power_factor(spec.name, look) for look in looks)
-    return _apply_residual(spec, launches, times, energies)
-
-
-def compute_work_without_residual(
-    spec: GpuSpec, kernel: CompiledKernel, profiles: tuple[LaunchProfile, ...], is_cold: bool = False
-) -> KernelWork:
-    """Events and energy by the models alone, without the seeded residual."""
-    launches = _count_launch_events(spec, kernel, profiles, is_cold)
-    plain = (1.0,) * len(launches)
-    return _apply_residual(spec, launches, plain, plain)
-
-
-def _apply_residual(
-    spec: GpuSpec, launches: LaunchEvents, time_factors: tuple[float, ...], energy_factors: tuple[float, ...]
-) -> KernelWork:
-    """Work with a factor on the time and one on the energy of each launch."""
+    times = energies = (1.0,) * len(launches)
+    if has_residual:
+        times, energies = (_sample_factors(spec, kernel, launches, one) for one in ("time", "power"))
     modelled = [power.compute_dynamic_energy(spec, events) for events, _ in launches]
-    pairs = list(zip(energy_factors, modelled, strict=True))
+    pairs = list(zip(energies, modelled, strict=True))
     dynamic = power.DynamicEnergy(
         core_j=sum(factor * joules.core_j for factor, joules in pairs),
         memory_j=sum(factor * joules.memory_j for factor, joules in pairs),
     )
-    return KernelWork(launches, dynamic, time_factors)
+    return KernelWork(launches, dynamic, times)
+
+
+def _sample_factors(
+    spec: GpuSpec, kernel: CompiledKernel, launches: LaunchEvents, quantity: Quantity
+) -> tuple[float, ...]:
+    """Factor of the residual on each launch."""
+    own = sample_own_factor(spec.name, quantity, digest_kernel(kernel))
+    traits = (compute_traits(events, resident) for events, resident in launches)
+    return tuple(own * sample_shared_factor(spec.name, quantity, one) for one in traits)
 
 
 def _count_launch_events(
@@ -172,3 +181,74 @@ def _compute_busy_sm_share(spec: GpuSpec, kernel_work: KernelWork) -> float:
     """Share of the SMs that have work, mean over the launches."""
     shares = [min(1.0, events.blocks / spec.sms) for events, _ in kernel_work.launches]
     return sum(shares) / len(shares)
+
+
+DRAWS = 400
+QUANTILES = (0.025, 0.975)
+"""Quantiles of the drawn savings at the ends of the interval."""
+_JITTER = 1e-9
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Factors drawn for each draw; one row per draw."""
+
+    time: Vector
+    """On the time of each launch, `[draws, launches]`."""
+    energy: Vector
+    """On the dynamic energy of each launch, `[draws, launches]`."""
+    kinds: dict[str, Vector]
+    """On the energy of each kind of event, `[draws]` each."""
+
+
+def estimate_saving_interval(
+    spec: GpuSpec, work: KernelWork, other: KernelWork, clock_mhz: float, random: np.random.Generator
+) -> Interval:
+    """95 % interval of the share of energy that `work` saves against `other`; both without a residual."""
+    sizes = [len(work.launches), len(other.launches)]
+    draws = _draw_factors([*work.launches, *other.launches], sizes, random)
+    mine, others = (
+        _compute_energies(spec, one, draws, start, clock_mhz) for one, start in ((work, 0), (other, sizes[0]))
+    )
+    low, high = np.quantile(1.0 - mine / others, QUANTILES)
+    return Interval(float(low), float(high))
+
+
+def _draw_factors(launches: Sequence[Any], sizes: Sequence[int], random: np.random.Generator) -> _Draws:
+    traits = np.array([compute_traits(events, resident) for events, resident in launches])
+    squares = ((traits[:, None] - traits) ** 2).sum(axis=2)
+    shared = np.exp(-0.5 * squares / LENGTH_SCALE_OCTAVES**2)
+    root = np.linalg.cholesky(shared + _JITTER * np.eye(len(launches)))
+
+    def draw(shared_sigma: float, own_sigma: float) -> Vector:
+        own = np.repeat(random.standard_normal((DRAWS, len(sizes))), sizes, axis=1)
+        paths = random.standard_normal((DRAWS, len(launches))) @ root.T
+        return np.asarray(np.exp(shared_sigma * paths + own_sigma * own))
+
+    kinds = {
+        kind: factor
+        for group in power.ENERGY_GROUPS.values()
+        for factor in [np.exp(group.log_std * random.standard_normal(DRAWS))]
+        for kind in group.kinds
+    }
+    return _Draws(
+        time=draw(SHARED_TIME_SIGMA, OWN_TIME_SIGMA),
+        energy=draw(SHARED_POWER_SIGMA, OWN_POWER_SIGMA),
+        kinds=kinds,
+    )
+
+
+def _compute_energies(spec: GpuSpec, work: KernelWork, draws: _Draws, start: int, clock_mhz: float) -> Vector:
+    """Joules of a call for each draw; the launches of `work` are columns of the draws from `start` on."""
+    core, memory = np.zeros(DRAWS), np.zeros(DRAWS)
+    columns = range(start, start + len(work.launches))
+    for column, (events, _) in zip(columns, work.launches, strict=True):
+        for part in power.compute_event_energies(spec, events):
+            joules = part.joules * draws.kinds[part.kind] * draws.energy[:, column]
+            core, memory = (core + joules, memory) if part.is_core else (core, memory + joules)
+    drawn = KernelWork(
+        work.launches, power.DynamicEnergy(core, memory), tuple(draws.time[:, column] for column in columns)
+    )
+    state = find_steady_state(spec, drawn, clock_mhz)
+    idle = power.compute_idle_power(spec, state.clock_mhz, compute_settled_temperature(spec, state))
+    return np.asarray((idle + state.active_power_w) * state.latency_s)

@@ -231,11 +231,6 @@ def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any
     return find_idle_power(spec, clock_mhz).compute_total(temperature_c)
 
 
-def compute_static_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
-    """Watts of leakage."""
-    return find_idle_power(spec, clock_mhz).compute_static(temperature_c)
-
-
 def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: Any) -> Any:
     """Watts that the clock tree takes in addition while a share of the SMs has work."""
     voltage = spec.voltage.at_clock(clock_mhz)

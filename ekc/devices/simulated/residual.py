@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.launch_counts import Occupancy
 
 Vector = NDArray[np.float64]
+Quantity = Literal["time", "power"]
 
 SHARED_TIME_SIGMA = 0.09
 """Standard deviation of the log of the shared factor, over all kinds of launches."""
@@ -44,25 +46,17 @@ def make_generator(*key: str | int) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(hashlib.sha256(joined.encode()).digest()[:16], "big"))
 
 
-def sample_shared_time_factor(device: str, traits: Vector) -> float:
-    """Factor on the modelled time of work with these traits `[n]`; similar traits have similar factors."""
-    return float(np.exp(SHARED_TIME_SIGMA * _sample_process(device, "time", traits)))
+def sample_shared_factor(device: str, quantity: Quantity, traits: Vector) -> float:
+    """Factor on the modelled time of work, or on the modelled dynamic energy of a launch, with these traits
+    `[n]`; similar traits have similar factors."""
+    sigma = SHARED_TIME_SIGMA if quantity == "time" else SHARED_POWER_SIGMA
+    return float(np.exp(sigma * _sample_process(device, quantity, traits)))
 
 
-def sample_shared_power_factor(device: str, traits: Vector) -> float:
-    """Factor on the modelled dynamic energy of a launch with these traits `[n]`."""
-    return float(np.exp(SHARED_POWER_SIGMA * _sample_process(device, "power", traits)))
-
-
-def sample_own_time_factor(device: str, content: str) -> float:
-    """Factor on the modelled time of one kernel, independent of its traits."""
-    return float(np.exp(OWN_TIME_SIGMA * make_generator(device, content, "time residual").standard_normal()))
-
-
-def sample_own_power_factor(device: str, content: str) -> float:
-    """Factor on the modelled dynamic energy of one kernel, independent of its traits."""
-    rng = make_generator(device, content, "power residual")
-    return float(np.exp(OWN_POWER_SIGMA * rng.standard_normal()))
+def sample_own_factor(device: str, quantity: Quantity, content: str) -> float:
+    """Factor on the modelled time or dynamic energy of one kernel, independent of its traits."""
+    sigma = OWN_TIME_SIGMA if quantity == "time" else OWN_POWER_SIGMA
+    return float(np.exp(sigma * make_generator(device, content, f"{quantity} residual").standard_normal()))
 
 
 def _sample_process(device: str, quantity: str, traits: Vector) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.devices.nvml.library import MPS_PROGRAM, list_compute_pids, list_mps_pids
 from ekc.processes.process_facts import list_process_family, read_command_name, read_user_id
 

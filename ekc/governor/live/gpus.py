@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.devices.nvml.library import call_nvml, list_uuids, load_nvml
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.live.board_processes import BoardProcesses, ProcessLister, describe_processes

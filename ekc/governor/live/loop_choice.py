@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.errors import ActuatorError
 from ekc.governor.event_records import Applied, Ended, EventCallback, Planned, Started
 from ekc.governor.job_meter import PASSING_FAILURES, DriverRetries, JobEnded
@@ -58,7 +58,7 @@ def make_loop(
 
 def read_conditions(gpus: Sequence[str], policy: Policy) -> dict[str, Any]:
     """Conditions under which a choice for these GPUs is used again."""
-    from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+    from ekc.devices.clocks.limits import NvmlLimitReader
     from ekc.devices.nvml.library import call_nvml
     from ekc.governor.saved_choice import make_conditions
 

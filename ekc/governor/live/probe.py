@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DriverTrouble
 from ekc.governor.live.governor_sensors import (

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import GovernedElsewhereError, find_governor_pid
-from ekc.devices.clocks.nvml_limits import NvmlLimitReader
+from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DriverTrouble, EkcError

@@ -23,8 +23,7 @@ from ekc.devices.device import Device, FactCollector
 from ekc.errors import EkcError, ToolchainError
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.schedule import Schedule
-from ekc.processes.jobs import JOB_TIMEOUT_S
-from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
+from ekc.processes.pool import JOB_TIMEOUT_S, WorkerProcesses, WorkerThreads, count_cores
 from ekc.version import __version__
 
 MAX_WORKERS = 32

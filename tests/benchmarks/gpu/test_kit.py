@@ -29,7 +29,7 @@ from benchmarks.gpu.kit import Kit, describe_conditions
 from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.devices.recording import read_recording
-from ekc.devices.recording.recorded_rows import pack_line, unpack_members
+from ekc.devices.recording.reader import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.governor.samples import SensorSamples
 from ekc.ir.schedule import Tensorize

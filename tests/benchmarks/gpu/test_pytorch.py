@@ -22,7 +22,7 @@ from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
 from ekc.devices.cuda.worker import BATCH_DURATION_S
 from ekc.devices.device import POWER_CAP
-from ekc.devices.simulated.board import VirtualBoard
+from ekc.devices.simulated.device import VirtualBoard
 from ekc.devices.simulated.operating_point import SteadyState
 from ekc.devices.simulated.specs import A100
 from ekc.errors import DeviceError

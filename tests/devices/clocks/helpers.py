@@ -7,8 +7,7 @@ from typing import Any
 
 from ekc.devices.clocks import lease_file
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.limits import ActuatorReference, LimitSetter, Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import ActuatorReference, LimitSetter, NvmlLimits, Settings
 from tests.scripted.nvml.boards import ScriptedBoards
 
 

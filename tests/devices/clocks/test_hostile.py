@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.clocks import lease_file
-from ekc.devices.clocks.daemon.callers import describe_user
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
 from ekc.devices.clocks.restore import restore_all
 from ekc.errors import ActuatorError, InvalidInput, RecordError
+from ekc.processes.process_facts import describe_user
 from tests.devices.clocks.conditions import (
     DAMAGES,
     HOLDER_KINDS,
@@ -45,7 +45,7 @@ GOVERN = """
 import os, sys, time
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 keeper = LeaseKeeper([NvmlLimits(sys.argv[1])], on_message=lambda line: print(line, flush=True))
 keeper.actuators[0].apply(Settings(900, 405, 105.0))
 print("set", keeper.guard_pid, flush=True)
@@ -324,7 +324,7 @@ KILLED_EARLY = """
 import os, signal, sys
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 keeper = LeaseKeeper([NvmlLimits(sys.argv[1])])
 first = keeper.guard_pid
 os.kill(first, signal.SIGKILL)

@@ -23,10 +23,10 @@ from ekc.devices.clocks.limits import (
     ActuatorReference,
     Limit,
     LimitReading,
+    NvmlLimits,
     OfferedSettings,
     Settings,
 )
-from ekc.devices.clocks.nvml_limits import NvmlLimits
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError, InvalidInput, RecordError
 from tests.devices.clocks.helpers import make_keeper, read_lease

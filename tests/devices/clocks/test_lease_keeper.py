@@ -15,8 +15,7 @@ import pytest
 from ekc.devices.clocks import lease, lease_file
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import find_governor_pid
-from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits, Settings
 from ekc.devices.clocks.restore import end_lease
 from ekc.errors import ActuatorError
 from tests.devices.clocks.helpers import make_keeper
@@ -31,7 +30,7 @@ BUSY_SCRIPT = """
 import sys, time
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
 keeper = LeaseKeeper([NvmlLimits(sys.argv[1])], on_message=lambda line: print(line, flush=True))
@@ -153,7 +152,7 @@ FORKED_SCRIPT = """
 import atexit, os, signal, sys, time
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from ekc.devices.clocks.limits import Settings
 
 keeper = LeaseKeeper([NvmlLimits(sys.argv[1])])

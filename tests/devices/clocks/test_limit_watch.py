@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ekc.devices.clocks import lease, leased_actuator, limit_watch
+from ekc.devices.clocks import lease, leased_actuator
 from ekc.devices.clocks.lease_file import write_lease
-from ekc.devices.clocks.limit_watch import READINGS_ABOVE, READINGS_BELOW, ClockWatch
+from ekc.devices.clocks.leased_actuator import READINGS_ABOVE, READINGS_BELOW, ClockWatch
 from ekc.devices.clocks.limits import LimitReading, LimitTaken, OfferedSettings, Settings
 from ekc.devices.clocks.restore import restore_all
 from tests.devices.clocks.helpers import make_keeper, make_lease, read_lease
@@ -79,7 +79,7 @@ def test_our_own_limit_that_binds_less_than_others_is_no_sign() -> None:
 def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten readings a second, as the scripted board needs no time to settle."""
     monkeypatch.setattr(lease, "WATCH_INTERVAL_S", 0.1)
-    monkeypatch.setattr(limit_watch, "SETTLE_S", 0.2)
+    monkeypatch.setattr(leased_actuator, "SETTLE_S", 0.2)
     monkeypatch.setattr(leased_actuator, "SUSPICION_POLL_S", 0.05)
 
 
@@ -199,7 +199,7 @@ def test_guard_that_restores_a_late_governor_is_not_taken_for_another(
         actuator.apply(Settings(sm_mhz=900, power_w=150.0))
         keeper._late_s = time.monotonic()
         here.set_state(0, sm_lock=None, limit_mw=280_000)
-        end_s = time.monotonic() + limit_watch.SETTLE_S
+        end_s = time.monotonic() + leased_actuator.SETTLE_S
         while time.monotonic() < end_s:
             actuator.watch()
             time.sleep(0.1)

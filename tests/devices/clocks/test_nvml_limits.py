@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ekc.devices.clocks.limits import Settings
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits, Settings
 from ekc.devices.clocks.open import choose_actuator
 from ekc.errors import ActuatorError
 from tests.devices.clocks.helpers import check_all_limits

@@ -8,8 +8,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from ekc.devices.clocks import sm_clock
-from ekc.devices.clocks.sm_clock import SmClockControl
+from ekc.devices.cuda import gpu as real_gpu
+from ekc.devices.cuda.gpu import SmClockControl
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
 from tests.scripted.nvml.boards import GEARS, ScriptedBoards
@@ -20,7 +20,7 @@ CAP_MW = 280_000
 
 @pytest.fixture
 def held(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sm_clock, "explain_refusal", lambda: "")
+    monkeypatch.setattr(real_gpu, "explain_refusal", lambda: "")
     found = SmClockControl(GpuSensors(here.get_uuid()))
     yield found
     found.close()
@@ -66,10 +66,10 @@ def test_missing_right_is_reported_without_a_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
+        real_gpu, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
     )
-    monkeypatch.setattr(sm_clock.zeusd, "find_daemon_address", lambda: None)
-    monkeypatch.setattr(sm_clock.client, "find_socket", lambda: None)
+    monkeypatch.setattr(real_gpu.zeusd, "find_daemon_address", lambda: None)
+    monkeypatch.setattr(real_gpu.client, "find_socket", lambda: None)
     offered = held.list_clocks()
     assert offered.mhz == ()
     assert offered.reason == "this process lacks CAP_SYS_ADMIN, which root has, and no daemon runs"
@@ -89,10 +89,10 @@ MEASURING = """
 import signal, sys, time
 # Where the tests run in the background, a shell has Ctrl-C ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ekc.devices.clocks import sm_clock
-sm_clock.explain_refusal = lambda: ""
+from ekc.devices.cuda import gpu as real_gpu
+real_gpu.explain_refusal = lambda: ""
 from ekc.devices.nvml.sensors import GpuSensors
-with sm_clock.SmClockControl(GpuSensors(sys.argv[1])).fix_clock(900):
+with real_gpu.SmClockControl(GpuSensors(sys.argv[1])).fix_clock(900):
     print("held", flush=True)
     time.sleep(60)
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from ekc.devices.clocks.open import choose_actuator, reopen_actuator
 from ekc.devices.clocks.zeusd import ZeusdLimits, _describe_refusal
 from ekc.errors import ActuatorError

@@ -11,7 +11,7 @@ import pytest
 import ekc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.clocks import sm_clock
+from ekc.devices.cuda import gpu as real_gpu
 from ekc.devices.cuda.device import CudaDevice, open_cuda
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DeviceError
@@ -32,7 +32,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledKernel:
 def device(
     here: ScriptedBoards, kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CudaDevice]:
-    monkeypatch.setattr(sm_clock, "explain_refusal", lambda: "")
+    monkeypatch.setattr(real_gpu, "explain_refusal", lambda: "")
     found = open_cuda("cuda:0", forked(launch_s=5e-3), lambda uuid: GpuSensors(here.get_uuid()))
     yield found
     found.close()
@@ -77,9 +77,9 @@ def test_missing_right_is_the_reason_for_no_clocks(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        sm_clock, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
+        real_gpu, "explain_refusal", lambda: "this process lacks CAP_SYS_ADMIN, which root has"
     )
-    monkeypatch.setattr(sm_clock.zeusd, "find_daemon_address", lambda: None)
+    monkeypatch.setattr(real_gpu.zeusd, "find_daemon_address", lambda: None)
     assert device.clocks().mhz == ()
     with pytest.raises(DeviceError, match="cannot be set to 900 MHz: this process lacks CAP_SYS_ADMIN"):
         device.at_clock(900)

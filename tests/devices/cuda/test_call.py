@@ -32,7 +32,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cuda-cache"))
     made = ScriptedDriver()
     monkeypatch.setattr(call, "get_driver", lambda: made)
-    monkeypatch.setattr(call, "_FUNCTION_CACHE", call.FunctionCache())
+    monkeypatch.setattr(call, "_FUNCTIONS", {})
     return made
 
 

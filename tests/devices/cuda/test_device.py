@@ -14,8 +14,8 @@ from ekc import devices
 from ekc.codegen.nvrtc import version
 from ekc.devices import nvml
 from ekc.devices.analytic_prior import predict_prior
-from ekc.devices.cuda.cuda_target import CUDA_12_INSTALL_COMMAND, CudaTarget, explain_old_driver, parse_target
-from ekc.devices.cuda.device import CudaDevice
+from ekc.devices.cuda.device import CudaDevice, CudaTarget, parse_target
+from ekc.devices.cuda.driver import CUDA_12_INSTALL_COMMAND, explain_old_driver
 from ekc.devices.device import Peaks, Prior
 from ekc.devices.measurement_json import dataclass_from_json
 from ekc.devices.simulated import data_sheet_prior

@@ -13,16 +13,15 @@ import pytest
 
 from ekc.devices.cuda.device import WORKER_MODULE
 from ekc.devices.cuda.device_attributes import GpuProperties
-from ekc.devices.cuda.driver import DriverError
-from ekc.devices.cuda.driver_bindings import CudaBindings
-from ekc.devices.cuda.messages import DescribeRequest
+from ekc.devices.cuda.driver import Driver, DriverError
+from ekc.devices.cuda.messages import WorkerRequest
 from ekc.processes.child import ChildProcess, RemoteWorker
 
 SOURCE = Path(__file__).parents[2] / "scripted" / "cuda" / "libcuda.c"
 SCRIPT = """
 import numpy as np
 from ekc.devices.cuda.device import WORKER_MODULE
-from ekc.devices.cuda.driver_bindings import CudaBindings
+from ekc.devices.cuda.driver import Driver
 from ekc.devices.cuda.driver import DriverError
 
 def refused(call, *arguments):
@@ -31,7 +30,7 @@ def refused(call, *arguments):
     except DriverError as error:
         print(error, flush=True)
 
-driver = CudaBindings()
+driver = Driver()
 refused(driver.get_name, 1)
 driver.push_context(0)
 module = driver.load(b"\\x7fELF and so on")
@@ -134,7 +133,7 @@ def test_calls_reach_the_driver_in_its_form() -> None:
 def test_worker_process_describes_its_gpu() -> None:
     """`python -m`, pipes, messages and the real bindings; CUDA numbers its attributes from 1 on."""
     remote = RemoteWorker("cuda:0", partial(ChildProcess, WORKER_MODULE))
-    facts = remote.query(DescribeRequest())
+    facts = remote.query(WorkerRequest("describe"))
     remote.close()
     assert isinstance(facts, GpuProperties)
     assert (facts.name, facts.gpu_count, facts.driver_version) == ("Stub 40", 1, 13000)
@@ -149,7 +148,7 @@ def test_status_that_the_bindings_cannot_name_is_a_fault(unknown: Exception) -> 
     def answers(*arguments: object) -> None:
         raise unknown
 
-    bindings = CudaBindings.__new__(CudaBindings)
+    bindings = Driver.__new__(Driver)
     bindings._cuda = SimpleNamespace(cuDeviceGetCount=answers)
     with pytest.raises(DriverError, match=r"cuDeviceGetCount: unknown error .*4242"):
         bindings.count_gpus()

@@ -9,14 +9,14 @@ import os, sys, threading
 from functools import partial
 import ekc
 from ekc.codegen.generate import compile_schedule
-from ekc.devices.clocks import sm_clock
+from ekc.devices.cuda import gpu as real_gpu
 from ekc.devices.cuda.device import open_cuda
 from ekc.processes.child import ChildProcess
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError
 from ekc.ir.schedule.naive import make_naive_schedule
 
-sm_clock.explain_refusal = lambda: ""
+real_gpu.explain_refusal = lambda: ""
 hire = partial(ChildProcess, "tests.scripted.cuda.worker")
 device = open_cuda("cuda:0", hire, lambda uuid: GpuSensors(sys.argv[1]))
 kernel = compile_schedule(make_naive_schedule(ekc.matmul(16, 16, 16)), "sm_80")

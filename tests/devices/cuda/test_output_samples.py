@@ -9,9 +9,9 @@ import pytest
 
 import ekc
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.cuda import output_samples
+from ekc.devices.cuda import loaded_kernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
-from ekc.devices.cuda.messages import LoadableKernel, SampleRequest
+from ekc.devices.cuda.messages import make_sample_request
 from ekc.devices.device import OutputSample, OutputSelection
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
@@ -61,7 +61,7 @@ class OnStage:
     def sample(
         self, kernel: CompiledKernel, inputs: tuple[InputTensor, ...], selections: list[OutputSelection]
     ) -> tuple[OutputSample, ...]:
-        return LoadedKernel(self.driver).sample(LoadableKernel.from_kernel(kernel), inputs, selections)
+        return LoadedKernel(self.driver).sample(kernel, inputs, selections)
 
     def execute(self, *arguments: object) -> tuple[np.ndarray, ...]:
         raise AssertionError("whole arrays are sent")
@@ -70,7 +70,7 @@ class OnStage:
 @pytest.fixture
 def device(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> OnStage:
     monkeypatch.setenv("EKC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(output_samples, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(loaded_kernel, "CHUNK_BYTES", CHUNK)
     return OnStage()
 
 
@@ -114,9 +114,7 @@ def test_selected_elements_alone_come_back(device: OnStage) -> None:
     right = op.reference(*(one.to_array() for one in inputs)).reshape(-1)[places]
     np.testing.assert_allclose(sample.values, right, rtol=1e-5, atol=1e-5)
     assert (sample.is_written.all(), sample.unwritten_count) == (True, 0)
-    request = SampleRequest(
-        LoadableKernel.from_kernel(kernel), inputs, (selection, replace(selection, blank_words=(1, 2)))
-    )
+    request = make_sample_request(kernel, inputs, (selection, replace(selection, blank_words=(1, 2))))
     moved = sum(spec.bytes for spec in op.inputs) + 6 * op.outputs[0].bytes
     assert request.moved_bytes == moved
     assert WorkerTimeouts(reply_s=1.0, transfer_bytes_per_s=1.0).compute_timeout_s(request) == 1.0 + moved

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ekc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
-from ekc.devices.cuda.messages import LoadableKernel, TimingRules, TimingSamples
+from ekc.devices.cuda.messages import TimingRules, TimingSamples
 from ekc.devices.cuda.timing import KernelTimer, sample_until_narrow
 from ekc.devices.cuda.worker import LEAD_IN_S, call_back_to_back
 from ekc.devices.statistics import compute_median_interval, compute_relative_width
@@ -65,7 +65,7 @@ class Spy(ScriptedDriver):
 def load(driver: Spy, kernel: CompiledKernel) -> LoadedKernel:
     driver.push_context(0)
     stage = LoadedKernel(driver)
-    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    stage.load_kernel(kernel)
     return stage
 
 
@@ -160,7 +160,7 @@ def test_inputs_are_filled_once_for_an_operator(kernel: CompiledKernel) -> None:
     driver = Spy(launch_s=4e-3)
     stage = load(driver, kernel)
     version = {address: memory.version for address, memory in driver.memory.items()}
-    stage.load_kernel(LoadableKernel.from_kernel(kernel))
+    stage.load_kernel(kernel)
     assert {address: memory.version for address, memory in driver.memory.items()} == version
     held = [memory.data.view(np.float32) for memory in driver.memory.values()]
     for array in make_random_input_arrays(OP):
@@ -184,7 +184,7 @@ def test_kernel_is_loaded_by_its_machine_code_not_its_text(
     one, other = (ekc.compile(make_naive_schedule(OP), arch).compiled for arch in ("sm_75", "sm_80"))
     assert one.cuda_source == other.cuda_source
     for kernel in (one, one, other):
-        stage.load_kernel(LoadableKernel.from_kernel(kernel))
+        stage.load_kernel(kernel)
     assert loaded == [one.cubin, other.cubin]
 
 

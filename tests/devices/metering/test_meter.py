@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ekc.devices.metering.meter import MeteringWindow, meter_kernel
-from ekc.devices.simulated.board import TICK_S, EnergyCounter, VirtualBoard
+from ekc.devices.simulated.device import TICK_S, EnergyCounter, VirtualBoard
 from ekc.devices.simulated.operating_point import SteadyState
 from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.specs import A100
@@ -16,10 +16,15 @@ class OpenBoard(VirtualBoard):
     def __init__(self, state: SteadyState, seed: int) -> None:
         super().__init__(A100, 1275.0, state, make_generator("test", seed))
         self.log: list[tuple[float, float]] = []
+        self.true_energy_j = 0.0
+
+    def _advance(self, seconds: float) -> None:
+        self.true_energy_j += self._compute_power_w() * seconds
+        super()._advance(seconds)
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)
-        self.log.append((self.now_s(), self.get_true_energy_j()))
+        self.log.append((self.now_s(), self.true_energy_j))
 
     def true_power(self, window: MeteringWindow) -> float:
         # The last entry is the call that `stop` finished.
@@ -63,7 +68,7 @@ def test_window_has_time_per_call_and_idle_power() -> None:
 
 def test_window_is_made_of_whole_ticks() -> None:
     window, _ = metered(1e-4, 1.0, 5)
-    assert window.seconds == pytest.approx(window.samples * TICK_S, abs=0.003)
+    assert window.seconds == pytest.approx(len(window.samples_w) * TICK_S, abs=0.003)
     assert 1.0 <= window.seconds < 1.2
 
 

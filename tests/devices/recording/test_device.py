@@ -16,7 +16,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Prior
 from ekc.devices.recording import RecordedDevice, read_recording
-from ekc.devices.recording.recorded_rows import pack_line, unpack_members
+from ekc.devices.recording.reader import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.loop import compile_job

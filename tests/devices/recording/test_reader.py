@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import RecordingWriter, read_recording
-from ekc.devices.recording.recorded_rows import pack_line, unpack_members
+from ekc.devices.recording.reader import pack_line, unpack_members
 from ekc.errors import DeviceError, RecordError
 from ekc.search.database.database import RecordStore
 from tests.devices.recording.full_disk import no_room_beyond

@@ -14,7 +14,7 @@ from ekc.devices import analytic_prior
 from ekc.devices.device import Prior, Quantities
 from ekc.devices.simulated import data_sheet_prior
 from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.devices.simulated.operating_point import compute_work_without_residual
+from ekc.devices.simulated.operating_point import compute_work
 from ekc.devices.simulated.specs import A100, H100, RTX2080TI, RTX3090, GpuSpec
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
@@ -123,7 +123,7 @@ def test_estimated_counts_are_those_of_the_compiled_kernel(schedule: Schedule) -
     quantities = analyse_program(schedule.program, A100.limits())
     estimated, resident = data_sheet_prior.estimate_events(A100, quantities)
     kernel = compile_schedule(schedule, A100.arch, A100.limits())
-    ((counted, known),) = compute_work_without_residual(A100, kernel, profile_kernel(kernel)).launches
+    ((counted, known),) = compute_work(A100, kernel, profile_kernel(kernel), has_residual=False).launches
     for name in ("blocks", "warps_per_block", "fma32", "barriers", "tile_waits", "tiles_ahead"):
         assert getattr(estimated, name)[0] == pytest.approx(getattr(counted, name), rel=0.02), name
     for name in ("lsu_cycles", "shared_requests", "shared_wavefronts"):

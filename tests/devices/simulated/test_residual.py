@@ -2,6 +2,7 @@
 own."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,10 +21,8 @@ from ekc.devices.simulated.residual import (
     SHARED_POWER_SIGMA,
     SHARED_TIME_SIGMA,
     compute_traits,
-    sample_own_power_factor,
-    sample_own_time_factor,
-    sample_shared_power_factor,
-    sample_shared_time_factor,
+    sample_own_factor,
+    sample_shared_factor,
 )
 from ekc.devices.simulated.specs import A100, RTX3090
 from tests.devices import samples
@@ -45,10 +44,10 @@ def looks(kernel: CompiledKernel) -> NDArray[np.float64]:
 def test_shared_part_has_the_size_it_says() -> None:
     place = looks(samples.sgemm(1024))
     for shared, size in (
-        (sample_shared_time_factor, SHARED_TIME_SIGMA),
-        (sample_shared_power_factor, SHARED_POWER_SIGMA),
+        (partial(sample_shared_factor, quantity="time"), SHARED_TIME_SIGMA),
+        (partial(sample_shared_factor, quantity="power"), SHARED_POWER_SIGMA),
     ):
-        logs = np.log([shared(device, place) for device in DEVICES])
+        logs = np.log([shared(device, traits=place) for device in DEVICES])
         assert np.std(logs) == pytest.approx(size, rel=0.1)
         assert abs(np.mean(logs)) < 4 * size / np.sqrt(len(DEVICES))
 
@@ -58,7 +57,7 @@ def test_shared_part_decorrelates_over_its_length_scale(distance: float) -> None
     here = looks(samples.sgemm(1024))
     there = here + distance * LENGTH_SCALE_OCTAVES / np.sqrt(DIMENSIONS)
     pairs = np.log(
-        [[sample_shared_time_factor(d, here), sample_shared_time_factor(d, there)] for d in DEVICES]
+        [[sample_shared_factor(d, "time", here), sample_shared_factor(d, "time", there)] for d in DEVICES]
     )
     # Four standard errors of a correlation, and what so few cosines add.
     assert np.corrcoef(pairs.T)[0, 1] == pytest.approx(np.exp(-0.5 * distance**2), abs=0.12)
@@ -71,14 +70,14 @@ def test_near_traits_have_near_factors(here: NDArray[np.float64], step: NDArray[
     # Its slope is normal, of a standard deviation of one size a length, in any direction.
     steepest = 10 * SHARED_TIME_SIGMA / LENGTH_SCALE_OCTAVES
     assert (
-        abs(np.log(sample_shared_time_factor("a100", here) / sample_shared_time_factor("a100", there)))
+        abs(np.log(sample_shared_factor("a100", "time", here) / sample_shared_factor("a100", "time", there)))
         <= steepest * moved + 1e-12
     )
 
 
 def test_own_parts_have_the_size_they_say_and_differ_by_content() -> None:
-    times = np.log([sample_own_time_factor("a100", str(n)) for n in range(2000)])
-    powers = np.log([sample_own_power_factor("a100", str(n)) for n in range(2000)])
+    times = np.log([sample_own_factor("a100", "time", str(n)) for n in range(2000)])
+    powers = np.log([sample_own_factor("a100", "power", str(n)) for n in range(2000)])
     assert np.std(times) == pytest.approx(OWN_TIME_SIGMA, rel=0.1)
     assert np.std(powers) == pytest.approx(OWN_POWER_SIGMA, rel=0.1)
     assert len(set(times)) == 2000
@@ -88,11 +87,11 @@ def test_own_parts_have_the_size_they_say_and_differ_by_content() -> None:
 def test_devices_and_figures_have_paths_of_their_own() -> None:
     place = looks(samples.sgemm(1024))
     pairs = np.log(
-        [[sample_shared_time_factor(d, place), sample_shared_power_factor(d, place)] for d in DEVICES]
+        [[sample_shared_factor(d, "time", place), sample_shared_factor(d, "power", place)] for d in DEVICES]
     )
     assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.12
-    assert sample_shared_time_factor("a100", place) == sample_shared_time_factor("a100", place.copy())
-    assert sample_shared_time_factor("a100", place) != sample_shared_time_factor("rtx3090", place)
+    assert sample_shared_factor("a100", "time", place) == sample_shared_factor("a100", "time", place.copy())
+    assert sample_shared_factor("a100", "time", place) != sample_shared_factor("rtx3090", "time", place)
 
 
 def test_another_text_of_the_same_work_differs_by_its_own_part_only() -> None:
@@ -121,7 +120,7 @@ def test_call_of_several_launches_has_a_factor_for_each() -> None:
     ratio = found.time_factors[0] / found.time_factors[1]
     places = [compute_traits(*launch) for launch in found.launches]
     assert ratio == pytest.approx(
-        sample_shared_time_factor("a100", places[0]) / sample_shared_time_factor("a100", places[1])
+        sample_shared_factor("a100", "time", places[0]) / sample_shared_factor("a100", "time", places[1])
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import ModelledDevice
-from ekc.devices.simulated import power, saving
+from ekc.devices.simulated import operating_point, power
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import (
@@ -72,8 +72,10 @@ def test_interval_is_the_same_each_time() -> None:
 def test_capped_draws_stay_under_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     board = replace(A100, power=replace(A100.power, tdp_w=180.0))
     kernel, seen = samples.sgemm(1024), []
-    find = saving.find_steady_state
-    monkeypatch.setattr(saving, "find_steady_state", lambda *given: seen.append(find(*given)) or seen[-1])
+    find = operating_point.find_steady_state
+    monkeypatch.setattr(
+        operating_point, "find_steady_state", lambda *given: seen.append(find(*given)) or seen[-1]
+    )
     SimulatedDevice(board, 1410).estimate_saving_interval(kernel, samples.copy(1 << 22))
     hot = board.power.ambient_c + board.power.kelvin_per_w * board.power.tdp_w
     for state in seen:

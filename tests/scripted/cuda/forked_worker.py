@@ -18,7 +18,7 @@ CONTEXT.set_forkserver_preload(["__main__", "tests.scripted.cuda.faulty_driver"]
 
 
 class Forked:
-    """See `ekc.processes.child.ProcessHandle`. `make` is pickled."""
+    """In place of `ekc.processes.child.ChildProcess`. `make` is pickled."""
 
     def __init__(self, make: Callable[[], Driver], index: int = 0) -> None:
         self.connection, theirs = Pipe()

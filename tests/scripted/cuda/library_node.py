@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ekc.devices.cuda.gpu import NvmlBoard
 from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 from tests.scripted.cuda.driver import Memory, ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.cuda.node import Both, ScriptedNode

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ekc.devices.cuda.device import CudaDevice, open_cuda
+from ekc.devices.cuda.gpu import NvmlBoard
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 from tests.scripted.cuda.driver import ScriptedDriver
 from tests.scripted.cuda.forked_worker import Forked
 from tests.scripted.nvml.card import Card, Clock, ScriptedGpu
@@ -26,7 +27,7 @@ def forked(**script: Any) -> Hire:
 
 
 class Both:
-    """A `KernelRunner` that keeps the kernel of the worker running, and the scripted card busy."""
+    """A kernel runner that keeps the kernel of the worker running, and the scripted card busy."""
 
     def __init__(self, worker: Any, gpu: ScriptedGpu) -> None:
         self._worker, self._gpu = worker, gpu

@@ -97,7 +97,7 @@ class _Stretch:
 
 @dataclass
 class ScriptedGpu:
-    """The power of a card over time, and the readings of its sensors. Also a `KernelRunner`."""
+    """The power of a card over time, and the readings of its sensors. Also a kernel runner."""
 
     card: Card
     rng: np.random.Generator

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ekc.devices.cuda.gpu import NvmlBoard
 from ekc.devices.metering.meter import MeteringWindow, meter_kernel
-from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 from tests.devices import samples
 from tests.scripted.nvml.card import Card, ScriptedGpu
 from tests.scripted.nvml.library import ScriptedNvml

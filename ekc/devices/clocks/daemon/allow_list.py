@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ekc.devices.clocks.daemon.callers import Caller, describe_user, read_unknown_uid
 from ekc.devices.clocks.lease_file import find_lease_folder
 from ekc.devices.clocks.limits import LIMITS, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput
+from ekc.processes.process_facts import Caller, describe_user, read_unknown_uid
 
 DEFAULT_FILE = Path("/etc/ekc/governor.toml")
 
@@ -162,16 +162,12 @@ def _list_tables(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return tables
 
 
-def _list_values(key: str, table: Mapping[str, Any]) -> list[Any]:
+def _find_ids(key: str, table: Mapping[str, Any], find_id: Callable[[str], int]) -> Iterable[int]:
+    """User or group ids, from numbers and names."""
     values = table.get(key, [])
     if not isinstance(values, list):
         raise InvalidInput(f"{key}: {values!r} is no list; write {key} = [{values!r}]")
-    return values
-
-
-def _find_ids(key: str, table: Mapping[str, Any], find_id: Callable[[str], int]) -> Iterable[int]:
-    """User or group ids, from numbers and names."""
-    for value in _list_values(key, table):
+    for value in values:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32:
             yield value
             continue
@@ -218,14 +214,6 @@ class GpuIdentity:
     uuid: str
 
 
-@dataclass(frozen=True)
-class JobFile:
-    """User and GPUs of one job."""
-
-    uid: int
-    gpus: tuple[int | str, ...]
-
-
 def make_job_folder() -> Path:
     """Make the folder of job files where it is missing. Raises `InvalidInput` for an unsafe one."""
     folder = find_lease_folder() / "jobs"
@@ -243,20 +231,21 @@ def find_jobs(uid: int, gpu: GpuIdentity) -> list[str]:
     found, problems = [], []
     for file in sorted(make_job_folder().iterdir()):
         try:
-            job = _read_job_file(file)
+            owner, gpus = _read_job_file(file)
         except FileNotFoundError:
             continue  # The job has just ended.
         except InvalidInput as problem:
             problems.append(problem)
             continue
-        if job.uid == uid and (gpu.device_number in job.gpus or gpu.uuid in job.gpus):
+        if owner == uid and (gpu.device_number in gpus or gpu.uuid in gpus):
             found.append(file.name)
     if problems and not found:
         raise problems[0]
     return found
 
 
-def _read_job_file(file: Path) -> JobFile:
+def _read_job_file(file: Path) -> tuple[int, list[int | str]]:
+    """User and GPUs of one job."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as opened:
@@ -269,7 +258,7 @@ def _read_job_file(file: Path) -> JobFile:
         raise InvalidInput(f"{file} is no job file ({problem}); write uid = 1000 and gpus = [0]") from problem
     if type(uid) is not int or not isinstance(gpus, list) or not all(type(x) in (int, str) for x in gpus):
         raise InvalidInput(f"{file} is no job file; write uid = 1000 and gpus = [0]")
-    return JobFile(uid, tuple(gpus))
+    return uid, gpus
 
 
 def _check_owner(path: Path, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:

@@ -17,14 +17,13 @@ from ekc.devices.clocks.lease_file import Lease, read_boot_id
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
-    ActuatorReference,
     Limit,
+    LimitSetter,
     LimitTaken,
     OfferedSettings,
     Settings,
     select_offered,
 )
-from ekc.devices.clocks.nvml_limits import BoardLimits
 from ekc.errors import ActuatorError, DriverTrouble, EkcError, InvalidInput
 
 DEFAULT_SOCKET = "/run/ekc/governor.sock"
@@ -45,29 +44,16 @@ def find_socket() -> str | None:
     return path if path != DEFAULT_SOCKET or os.path.exists(path) else None
 
 
-class DaemonLimits(BoardLimits):
-    """One GPU that the daemon sets; possible values and the cap are read by NVML. Limits are set under a
-    `DaemonLease` alone."""
+class DaemonLimits(LimitSetter):
+    """One GPU that the daemon sets. Limits are set under a `DaemonLease` alone."""
 
-    def __init__(self, uuid: str, socket_path: str) -> None:
-        super().__init__(uuid)
-        self.socket_path = socket_path
-
-    @property
-    def label(self) -> str:
-        """Name for messages, e.g. "daemon at /run/ekc/governor.sock, GPU 0 (NVIDIA A40)"."""
-        return f"daemon at {self.socket_path}, {self._board.name}"
-
-    @property
-    def reference(self) -> ActuatorReference:
-        """Reference by UUID and socket."""
-        return ActuatorReference("daemon", self._board.uuid, self.socket_path)
+    kind = "daemon"
 
     def check_permission(self) -> None:
         """Ask the daemon whether it would give a lease. Raises `ActuatorError` where it would not."""
-        connection = DaemonConnection(self.socket_path)
+        connection = DaemonConnection(self.reference.address)
         try:
-            connection.request({"do": "check", "gpus": [self._board.uuid]})
+            connection.request({"do": "check", "gpus": [self.uuid]})
         finally:
             connection.close()
 
@@ -133,22 +119,20 @@ class DaemonLease:
     def take(self) -> None:
         """Take the lease, unless it is held. Raises `ActuatorError`."""
         with self._lock:
-            if self._connection is None:
-                self._take()
-
-    def _take(self) -> None:
-        connection = DaemonConnection(self._gpus[0].socket_path)
-        try:
-            gpus = [gpu.reference.gpu for gpu in self._gpus]
-            reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
-            self.before = {gpu: Settings(**reply["gpus"][gpu]["before"]) for gpu in gpus}
-            self.lowest = {gpu: Settings(**reply["gpus"][gpu]["lowest"]) for gpu in gpus}
-        except (EkcError, KeyError, TypeError) as problem:
-            connection.close()
-            if isinstance(problem, ActuatorError):
-                raise
-            raise ActuatorError(f"{problem}") from problem
-        self._connection = connection
+            if self._connection is not None:
+                return
+            connection = DaemonConnection(self._gpus[0].reference.address)
+            try:
+                gpus = [gpu.reference.gpu for gpu in self._gpus]
+                reply = connection.request({"do": "lease", "gpus": gpus}, LEASE_TIMEOUT_S)
+                self.before = {gpu: Settings(**reply["gpus"][gpu]["before"]) for gpu in gpus}
+                self.lowest = {gpu: Settings(**reply["gpus"][gpu]["lowest"]) for gpu in gpus}
+            except (EkcError, KeyError, TypeError) as problem:
+                connection.close()
+                if isinstance(problem, ActuatorError):
+                    raise
+                raise ActuatorError(f"{problem}") from problem
+            self._connection = connection
 
     def is_held(self) -> bool:
         """Ask the daemon whether the lease is still held; the question is also the sign of life."""
@@ -278,13 +262,9 @@ class DaemonActuator:
             self._requested_settings = self._requested_settings if settings is None else settings
             return self._daemon_lease.set(self._gpu, self._bound_settings(self._requested_settings))
 
-    def is_active(self) -> bool:
-        """Whether the daemon still holds our lease."""
-        return self._daemon_lease.is_held()
-
     def find_loss(self) -> str | None:
         """Why the lease is no longer held; None where it is."""
-        return None if self.is_active() else "its connection to the daemon ended"
+        return None if self._daemon_lease.is_held() else "its connection to the daemon ended"
 
     def retake(self) -> None:
         """Take the lease again."""

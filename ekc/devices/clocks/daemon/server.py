@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
@@ -17,14 +16,13 @@ from importlib import resources
 from pathlib import Path
 from types import FrameType
 
-from ekc.devices.clocks.daemon.allow_list import AllowList, make_job_folder, read_allow_list
-from ekc.devices.clocks.daemon.callers import read_caller
-from ekc.devices.clocks.daemon.gpu_claims import GpuClaims
+from ekc.devices.clocks.daemon.allow_list import make_job_folder, read_allow_list
 from ekc.devices.clocks.daemon.messages import MAX_REQUEST_BYTES, ConnectionEnded, MessageChannel
 from ekc.devices.clocks.daemon.served_connection import DaemonServices, ServedConnection
 from ekc.devices.clocks.restore import restore_all
 from ekc.devices.nvml.library import explain_refusal
 from ekc.errors import EkcError, InvalidInput
+from ekc.processes.process_facts import read_caller
 
 MAX_USER_CONNECTIONS = 16
 MAX_CONNECTIONS = 256
@@ -58,10 +56,9 @@ class GovernorDaemon:
 
     def __init__(self, allow_file: Path) -> None:
         self._allow_file = allow_file
-        self._allow_list = read_allow_list(allow_file)
         self._connections: set[ServedConnection] = set()
         self._lock = threading.Lock()
-        self._services = DaemonServices(GpuClaims(), self._get_allow_list, log)
+        self._services = DaemonServices(read_allow_list(allow_file), log)
         self._received_signals: list[int] = []
 
     def serve(self, listener: socket.socket) -> int:
@@ -84,9 +81,6 @@ class GovernorDaemon:
             listener.close()
             return self._end_all_connections()
 
-    def _get_allow_list(self) -> AllowList:
-        return self._allow_list
-
     def _receive_signal(self, number: int, frame: FrameType | None) -> None:
         self._received_signals.append(number)
 
@@ -96,7 +90,7 @@ class GovernorDaemon:
             if self._received_signals.pop(0) != signal.SIGHUP:
                 return True
             try:
-                self._allow_list = read_allow_list(self._allow_file)
+                self._services.allow_list = read_allow_list(self._allow_file)
                 log(f"{self._allow_file} was read again; it counts from the next request on")
             except InvalidInput as problem:
                 log(f"the allow-list stays as it was: {problem}")
@@ -130,25 +124,22 @@ class GovernorDaemon:
                 self._connections.discard(connection)
 
     def _end_all_connections(self) -> int:
+        """End all connections at once; 1 where settings are not back."""
         with self._lock:
             connections = list(self._connections)
-        problems = _end_connections(connections, "the daemon ends", STOP_TIMEOUT_S)
+        for connection in connections:
+            connection.end("the daemon ends")
+        end_s = time.monotonic() + STOP_TIMEOUT_S
+        problems = []
+        for connection in connections:
+            if not connection.finished.wait(max(0.0, end_s - time.monotonic())):
+                problems.append(
+                    f"the settings of {connection.caller} are not back after {STOP_TIMEOUT_S:g} s"
+                )
+            problems += connection.problems
         for problem in problems:
             log(problem)
         return int(bool(problems))
-
-
-def _end_connections(connections: list[ServedConnection], reason: str, seconds: float) -> list[str]:
-    """End connections at once; returns why settings are not back."""
-    for connection in connections:
-        connection.end(reason)
-    end_s = time.monotonic() + seconds
-    problems = []
-    for connection in connections:
-        if not connection.finished.wait(max(0.0, end_s - time.monotonic())):
-            problems.append(f"the settings of {connection.caller} are not back after {seconds:g} s")
-        problems += connection.problems
-    return problems
 
 
 def _restore_stale_leases() -> None:
@@ -249,7 +240,7 @@ def notify(*states: str) -> None:
     if not address.startswith(("/", "@")):
         return
     name = f"\0{address[1:]}" if address[0] == "@" else address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         # A service manager that went away must not end the daemon.
         sender.setblocking(False)
         sender.sendto("\n".join(states).encode(), name)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ekc.devices.clocks.daemon.allow_list import AllowList, GpuIdentity, read_allow_list
-from ekc.devices.clocks.daemon.callers import Caller
 from ekc.devices.clocks.limits import Settings
 from ekc.errors import ActuatorError, InvalidInput
+from ekc.processes.process_facts import Caller
 
 FIRST, SECOND = GpuIdentity(0, 0, "GPU-a"), GpuIdentity(1, 1, "GPU-b")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ekc.devices.clocks.daemon.callers import describe_user
+from ekc.processes.process_facts import describe_user
 from tests.devices.clocks.conditions import (
     DAMAGES,
     OTHER_UID,

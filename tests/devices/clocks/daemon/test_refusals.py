@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ekc.devices.clocks.lease import LeaseKeeper
-from ekc.devices.clocks.nvml_limits import NvmlLimits
+from ekc.devices.clocks.limits import NvmlLimits
 from tests.devices.clocks.daemon.conftest import ALLOW
 from tests.devices.clocks.daemon.helpers import ALICE, BOB, CAROL, GPU_GROUP, RunningDaemon, measure_seconds
 from tests.devices.clocks.daemon.user_process import UserProcess
