@@ -18,8 +18,8 @@ from ekc.ir import expr as ex
 from ekc.ir.compute import TensorSpec
 from ekc.ir.operator import Operator
 from ekc.models.elements import FLOAT_NAMES, ElementWriter, check_read_count, squeeze_index, squeeze_shape
-from ekc.models.graph import Node
-from ekc.models.layer_plan import GraphIndex, LayerPlan, make_input
+from ekc.models.graph import Graph, Node
+from ekc.models.layer_plan import LayerPlan, find_dense_source, make_input
 from ekc.models.model import LayerInput
 from ekc.models.views import Index, broadcast_index, map_index
 
@@ -45,7 +45,7 @@ class _Chain:
 
     plan: LayerPlan
     nodes: Sequence[Node]
-    graph: GraphIndex
+    graph: Graph
     op: Operator
     operands: list[_Operand] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class _Chain:
 
     def _read_operand(self, name: str, index: Index, elements: Mapping[str, ex.Expr] | None) -> ex.Expr:
         values, role, shape = self.graph.values, self.roles.get(name, "other"), self.graph.values[name].shape
-        source = self.graph.find_dense_source(name)
+        source = find_dense_source(self.graph, name)
         while (node := self.graph.producers.get(source)) is not None and node.kind in ("permute", "expand"):
             index = map_index(index, shape, values[source].shape)
             shape = values[node.inputs[0]].shape
@@ -100,7 +100,7 @@ class _Chain:
                 places = dict(zip(node.attributes["order"], index, strict=True))
                 index = tuple(places[d] for d in range(len(shape)))
             name = node.inputs[0]
-            source = self.graph.find_dense_source(name)
+            source = find_dense_source(self.graph, name)
         at = squeeze_index(index, shape)
         found = next((x for x in self.operands if x.value == source and x.index == at), None)
         if found is None:
@@ -116,9 +116,7 @@ class _Chain:
         return name
 
 
-def append_nodes(
-    plan: LayerPlan, nodes: Sequence[Node], graph: GraphIndex
-) -> tuple[Operator, list[LayerInput]]:
+def append_nodes(plan: LayerPlan, nodes: Sequence[Node], graph: Graph) -> tuple[Operator, list[LayerInput]]:
     """The operator of `nodes`, the anchor first, and the inputs behind those of the plan.
 
     Raises `InvalidInput` where the nodes are no epilogue.

@@ -10,7 +10,7 @@ from ekc.models.elements import FLOAT_NAMES, MOVE_KINDS, POINTWISE_KINDS, descri
 from ekc.models.epilogues import append_nodes
 from ekc.models.graph import VIEW_KINDS, Graph, Node, Value, describe_internal_error
 from ekc.models.grouping import Grouping, LayerGroup
-from ekc.models.layer_plan import GraphIndex, make_input
+from ekc.models.layer_plan import find_dense_source, make_input
 from ekc.models.model import (
     FusedGraph,
     LayerCall,
@@ -33,7 +33,7 @@ _DEPTH_OF_NODE, _MAX_DEPTH = 6, 90
 class _Plan:
     """Calls, and reasons of nodes without one, while a graph is cut into calls."""
 
-    graph: GraphIndex
+    graph: Graph
     grouping: Grouping
     calls: dict[str, LayerCall] = field(default_factory=dict)
     """Calls by the value that they compute."""
@@ -50,10 +50,9 @@ class _Plan:
 
 def fuse_graph(graph: Graph) -> tuple[FusedGraph, tuple[UncoveredNode, ...]]:
     """The calls of layers that compute a graph, and every node that none of them computes."""
-    index = GraphIndex(graph)
-    grouping = Grouping(index)
+    grouping = Grouping(graph)
     grouping.add_nodes()
-    plan = _Plan(index, grouping, reasons=grouping.reasons)
+    plan = _Plan(graph, grouping, reasons=grouping.reasons)
     plan.framework_reads.update(graph.outputs)
     for group in grouping.groups.values():
         _add_group(plan, group)
@@ -99,7 +98,7 @@ def _add_group(plan: _Plan, group: LayerGroup) -> None:
 def _find_nodes_that_stay(plan: _Plan) -> None:
     """Reasons of pointwise nodes that are no expressions, and of those that read stored truth values."""
     values, users = plan.graph.values, plan.graph.users
-    for node in plan.graph.graph.nodes:
+    for node in plan.graph.nodes:
         if node.kind in POINTWISE_KINDS and node.output not in plan.grouping.inside:
             reason = None if node.kind in VIEW_KINDS else find_reason_against(node, values)
             truths = [n for n in node.inputs if values[n].dtype.name == "bool" and not values[n].is_constant]
@@ -110,7 +109,7 @@ def _find_nodes_that_stay(plan: _Plan) -> None:
                     reason = "ekc stores no truth values"
             if reason:
                 plan.reasons[node.output] = reason
-    for node in plan.graph.graph.nodes:
+    for node in plan.graph.nodes:
         if node.output in plan.reasons:
             plan.framework_reads.update(node.inputs)
 
@@ -140,7 +139,7 @@ def _assign_regions(plan: _Plan) -> dict[str, list[Node]]:
     values, must_store = plan.graph.values, _find_large_expressions(plan)
     members: dict[str, list[Node]] = {}
     wanting: dict[str, set[str]] = {}
-    for node in reversed(plan.graph.graph.nodes):
+    for node in reversed(plan.graph.nodes):
         name, readers = node.output, wanting.get(node.output, set())
         if node.kind not in POINTWISE_KINDS or name in plan.grouping.inside or name in plan.reasons:
             continue
@@ -173,7 +172,7 @@ def _assign_regions(plan: _Plan) -> dict[str, list[Node]]:
 def _keep_view(plan: _Plan, node: Node) -> bool:
     """Whether a view moves nothing: where the framework reads it, and where a layer reads the elements in the
     order in which they are stored already."""
-    source = plan.graph.find_dense_source(node.output)
+    source = find_dense_source(plan.graph, node.output)
     if node.output in plan.framework_reads:
         plan.kept_views.add(node.output)
         plan.framework_reads.add(node.inputs[0])
@@ -188,7 +187,7 @@ def _find_large_expressions(plan: _Plan) -> set[str]:
     reads: dict[str, int] = {}
     depths: dict[str, int] = {}
     large: set[str] = set()
-    for node in plan.graph.graph.nodes:
+    for node in plan.graph.nodes:
         if node.kind not in POINTWISE_KINDS or node.output in plan.grouping.inside:
             continue
         count = sum(reads.get(name, 1) for name in node.inputs)
@@ -206,7 +205,7 @@ def _make_region_call(plan: _Plan, nodes: list[Node]) -> LayerCall:
     region = build_region(root, nodes, index.values, index.producers)
     inputs = []
     for name, spec in zip(region.reads, region.op.inputs, strict=True):
-        source = index.find_dense_source(name)
+        source = find_dense_source(index, name)
         known = source if source in plan.calls or source not in index.producers else name
         inputs.append(make_input(index.values[known], spec.shape, spec.dtype.name))
     flops = sum(count_node_flops(n, index.values) for n in nodes)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from math import prod
 
@@ -13,63 +12,24 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.models.elements import FLOAT_NAMES, describe_type
-from ekc.models.graph import Graph, Node, Value
+from ekc.models.graph import Graph, Value
 from ekc.models.model import LayerInput
 from ekc.models.views import find_view_chain, is_dense
 
 
-@dataclass(frozen=True, eq=False)
-class GraphIndex:
-    """A graph with its producers and users looked up."""
+def find_dense_source(graph: Graph, name: str) -> str:
+    """The value, or the one that it is a mere reshape of."""
+    names = find_view_chain(name, graph.producers)
+    for source in reversed(names.names):
+        dims = names.trace_from(source, graph.producers, graph.values)
+        if dims is not None and is_dense(tuple(chain.from_iterable(dims)), graph.values[source].size):
+            return source
+    return name
 
-    graph: Graph
 
-    @cached_property
-    def values(self) -> Mapping[str, Value]:
-        """Values by name."""
-        return self.graph.values
-
-    @cached_property
-    def producers(self) -> Mapping[str, Node]:
-        """The node of each value."""
-        return self.graph.find_producers()
-
-    @cached_property
-    def users(self) -> Mapping[str, list[Node]]:
-        """The distinct nodes that read each value."""
-        return {
-            name: list({id(node): node for node in nodes}.values())
-            for name, nodes in self.graph.find_users().items()
-        }
-
-    @cached_property
-    def order(self) -> Mapping[str, int]:
-        """Output of a node -> its place among the nodes."""
-        return {node.output: place for place, node in enumerate(self.graph.nodes)}
-
-    @cached_property
-    def outputs(self) -> frozenset[str]:
-        """The outputs of the graph."""
-        return frozenset(self.graph.outputs)
-
-    def find_only_user(self, name: str) -> Node | None:
-        """The node that alone reads a value, which is no output of the graph; None where there are others."""
-        users = self.users[name]
-        return users[0] if len(users) == 1 and name not in self.outputs else None
-
-    def find_dense_source(self, name: str) -> str:
-        """The value, or the one that it is a mere reshape of."""
-        names = find_view_chain(name, self.producers)
-        for source in reversed(names.names):
-            dims = names.trace_from(source, self.producers, self.values)
-            if dims is not None and is_dense(tuple(chain.from_iterable(dims)), self.values[source].size):
-                return source
-        return name
-
-    def read_dense(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> LayerInput:
-        """The elements of a value in order, as an input of a shape; constants are cast to `dtype`."""
-        source = self.find_dense_source(name)
-        return make_input(self.values[source], shape, dtype)
+def read_dense(graph: Graph, name: str, shape: tuple[int, ...], dtype: str | None = None) -> LayerInput:
+    """The elements of a value in order, as an input of a shape; constants are cast to `dtype`."""
+    return make_input(graph.values[find_dense_source(graph, name)], shape, dtype)
 
 
 def make_input(value: Value, shape: tuple[int, ...], dtype: str | None = None) -> LayerInput:
@@ -89,13 +49,11 @@ class LayerPlan:
     inputs: tuple[LayerInput, ...]
     bias: str | None = None
     """A constant of one element per channel that the result needs added."""
-    bias_rank: int = 1
-    """Dimensions of the bias, the channels first."""
     constants: tuple[tuple[str, np.ndarray[tuple[int], np.dtype[np.float32]]], ...] = ()
     """Constants that the graph does not have, by the names that the inputs use."""
 
 
-def check_float(name: str, value: Value) -> str:
+def check_float(value: Value) -> str:
     """The name of a value's element type; `InvalidInput` for one that ekc does not compute."""
     if value.dtype.name not in FLOAT_NAMES:
         raise InvalidInput(describe_type(value.dtype.name))

@@ -14,8 +14,8 @@ from math import prod
 
 from ekc.errors import InvalidInput
 from ekc.ir.operators import batch_matmul, matmul, matvec
-from ekc.models.graph import Node
-from ekc.models.layer_plan import GraphIndex, LayerPlan, check_operand_types
+from ekc.models.graph import Graph, Node
+from ekc.models.layer_plan import LayerPlan, check_operand_types
 from ekc.models.model import LayerInput
 from ekc.models.views import Dimension, Factor, ViewChain, find_view_chain, is_dense
 
@@ -49,34 +49,32 @@ class _Layout:
     transpose_b: bool
 
 
-def plan_matmul(node: Node, index: GraphIndex) -> LayerPlan:
+def plan_matmul(node: Node, graph: Graph) -> LayerPlan:
     """The operator of a matmul node: matmul, batch_matmul, or matvec where there is one row or one column."""
-    a, b = (index.values[name] for name in node.inputs)
+    a, b = (graph.values[name] for name in node.inputs)
     dtype = check_operand_types(a, b)
-    output = index.values[node.output]
+    output = graph.values[node.output]
     batch = output.shape[:-2]
-    first = list(_list_operands(index, node.inputs[0], batch, is_left=True))
-    second = list(_list_operands(index, node.inputs[1], batch, is_left=False))
+    first = list(_list_operands(graph, node.inputs[0], batch, is_left=True))
+    second = list(_list_operands(graph, node.inputs[1], batch, is_left=False))
     pairs = sorted(
         ((x, y) for x in first for y in second), key=lambda pair: pair[0].moved_bytes + pair[1].moved_bytes
     )
     layout = next((found for x, y in pairs if (found := _match_operands(x, y)) is not None), None)
     if layout is None:
         raise InvalidInput("batch dimensions that broadcast in both operands")
-    return _make_plan(layout, index, dtype)
+    return _make_plan(layout, graph, dtype)
 
 
-def _list_operands(
-    index: GraphIndex, name: str, batch: tuple[int, ...], *, is_left: bool
-) -> Iterator[_Operand]:
+def _list_operands(graph: Graph, name: str, batch: tuple[int, ...], *, is_left: bool) -> Iterator[_Operand]:
     """The operand as seen from each value that it is a view of, from the one in memory on."""
-    names: ViewChain = find_view_chain(name, index.producers)
+    names: ViewChain = find_view_chain(name, graph.producers)
     base = names.names[-1]
     for source in reversed(names.names):
-        dims = names.trace_from(source, index.producers, index.values)
+        dims = names.trace_from(source, graph.producers, graph.values)
         if dims is None:
             continue
-        shape, value = index.values[name].shape, index.values[source]
+        shape, value = graph.values[name].shape, graph.values[source]
         own = dims[:-2]
         known = (*((),) * (len(batch) - len(own)), *own)
         extents = (*(1,) * (len(batch) - len(own)), *shape[:-2])
@@ -139,15 +137,15 @@ def _find_transpose(
     return True if is_dense((*batch, *columns, *rows), size) else None
 
 
-def _make_plan(x: _Layout, index: GraphIndex, dtype: str) -> LayerPlan:
-    if x.b == 1 and (plan := _plan_matvec(x, index, dtype)) is not None:
+def _make_plan(x: _Layout, graph: Graph, dtype: str) -> LayerPlan:
+    if x.b == 1 and (plan := _plan_matvec(x, graph, dtype)) is not None:
         return plan
     shape_a = (x.k, x.m) if x.transpose_a else (x.m, x.k)
     shape_b = (x.n, x.k) if x.transpose_b else (x.k, x.n)
     batch = (x.b,) if x.b > 1 else ()
     inputs = (
-        _read_matrix(index, x.a_source, (*batch, *shape_a)),
-        _read_matrix(index, x.b_source, (*batch, *shape_b)),
+        _read_matrix(graph, x.a_source, (*batch, *shape_a)),
+        _read_matrix(graph, x.b_source, (*batch, *shape_b)),
     )
     make = partial(
         partial(batch_matmul, x.b) if batch else matmul,
@@ -161,7 +159,7 @@ def _make_plan(x: _Layout, index: GraphIndex, dtype: str) -> LayerPlan:
     return LayerPlan(lambda out: make(out_dtype=out), inputs)
 
 
-def _plan_matvec(x: _Layout, index: GraphIndex, dtype: str) -> LayerPlan | None:
+def _plan_matvec(x: _Layout, graph: Graph, dtype: str) -> LayerPlan | None:
     """A product of one row or one column with a matrix that is stored, or as a constant can be stored, with
     the summed dimension last."""
     if x.m == 1:
@@ -170,14 +168,14 @@ def _plan_matvec(x: _Layout, index: GraphIndex, dtype: str) -> LayerPlan | None:
         rows, matrix, vector, is_turned = x.m, x.a_source, x.b_source, x.transpose_a
     else:
         return None
-    if is_turned and not index.values[matrix].is_constant:
+    if is_turned and not graph.values[matrix].is_constant:
         return None
-    found = _read_matrix(index, matrix, (x.k, rows) if is_turned else (rows, x.k))
+    found = _read_matrix(graph, matrix, (x.k, rows) if is_turned else (rows, x.k))
     if is_turned:
         found = LayerInput(found.value, (*found.views, ("permute", (1, 0))))
-    inputs = (found, _read_matrix(index, vector, (x.k,)))
+    inputs = (found, _read_matrix(graph, vector, (x.k,)))
     return LayerPlan(lambda out: matvec(rows, x.k, dtype=dtype, out_dtype=out), inputs)
 
 
-def _read_matrix(index: GraphIndex, source: str, shape: tuple[int, ...]) -> LayerInput:
-    return LayerInput(source, () if index.values[source].shape == shape else (("reshape", shape),))
+def _read_matrix(graph: Graph, source: str, shape: tuple[int, ...]) -> LayerInput:
+    return LayerInput(source, () if graph.values[source].shape == shape else (("reshape", shape),))

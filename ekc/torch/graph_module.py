@@ -212,7 +212,7 @@ class ValueTable:
     known: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._producers = self.fused.graph.find_producers()
+        self._producers = dict(self.fused.graph.producers)
         for step in self.fused.steps:
             for node in (step,) if isinstance(step, Node) else step.nodes:
                 self._producers.setdefault(node.output, node)
