@@ -16,8 +16,7 @@ from ekc.ir import operators
 from ekc.ir.operator import Operator
 from ekc.models.elements import describe_type, shorten_number
 from ekc.models.graph import Graph, Node
-from ekc.models.layer_plan import LayerPlan, check_float, check_operand_types, read_dense
-from ekc.models.matmul_layers import plan_matmul
+from ekc.models.layer_plan import LayerPlan, check_float, check_operand_types, plan_matmul, read_dense
 from ekc.models.model import LayerInput
 
 _IMAGE_AXES = "dhw"

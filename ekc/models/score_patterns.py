@@ -14,9 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ekc.models.elements import convert_number
+from ekc.models.elements import TRACED_KINDS, convert_number
 from ekc.models.graph import Graph, GraphEdit, Node
-from ekc.models.views import TRACED_KINDS
 
 _NOTE = "attention is computed as two products and a softmax, with its score matrix in memory"
 _LOWEST = -1e4

@@ -15,7 +15,6 @@ from ekc.models.build import build_model, find_layers
 from ekc.models.graph import Graph
 from ekc.models.model import Model, UncoveredNode
 from ekc.runtime.kernel import Kernel
-from ekc.torch.attention import KEPT_REASON, AttentionChoice, choose_attention, list_attention_calls
 from ekc.torch.compiled_module import (
     CompiledModule,
     LayerReplacement,
@@ -26,7 +25,15 @@ from ekc.torch.compiled_module import (
 from ekc.torch.module_graph import ModuleGraph, collect_constants, read_module
 from ekc.torch.node_functions import find_torch_dtype, keep_node
 from ekc.torch.operators import register_layer
-from ekc.torch.tuned_layers import TunedLayers, read_records, read_result
+from ekc.torch.tuned_layers import (
+    KEPT_REASON,
+    AttentionChoice,
+    TunedLayers,
+    choose_attention,
+    list_attention_calls,
+    read_records,
+    read_result,
+)
 
 NO_KERNEL_NOTE = (
     "No layer has a kernel. Shapes and types must be those that were tuned: a module that was tuned as "

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.ir import expr as ex
-from ekc.models.views import find_view_chain, is_dense, map_index, merge_factors, split_factors
+from ekc.models.elements import find_view_chain, is_dense, map_index, merge_factors, split_factors
 from tests.models.drawn_graphs import list_factorings
 from tests.models.sketch import Sketch
 

@@ -14,7 +14,7 @@ from ekc.errors import InvalidInput
 from ekc.file_limits import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.weights import Weight
+from ekc.models.onnx_reader.file import Weight
 
 if TYPE_CHECKING:
     from onnx import TypeProto

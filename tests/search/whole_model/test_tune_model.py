@@ -20,9 +20,8 @@ from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.whole_model import layer_run
-from ekc.search.whole_model.layer_run import RecentSpaces
-from ekc.search.whole_model.model_result import ModelResult
-from ekc.search.whole_model.model_summary import make_layer_table
+from ekc.search.whole_model.model_result import ModelResult, make_layer_table
+from ekc.search.whole_model.scheduler import RecentSpaces
 from tests.search.helpers import THREADS, rows, tune
 
 OPERATORS = {"small": ekc.matvec(64, 64), "large": ekc.matvec(256, 256), "soft": ekc.softmax((32, 64))}
