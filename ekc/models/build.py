@@ -104,10 +104,9 @@ def execute_fused(fused: FusedGraph, inputs: Sequence[Array]) -> tuple[Array, ..
 def _execute_call(call: LayerCall, graph: Graph, arrays: Mapping[str, Array]) -> Array:
     found = read_values(graph, [i.value for i in call.inputs], arrays)
     operands = [apply_views(array, i) for array, i in zip(found, call.inputs, strict=True)]
-    result = LayerInput(call.output, call.output_views)
     with np.errstate(all="ignore"):
-        array = apply_views(np.asarray(call.op.reference(*operands)), result)
-    return array.reshape(graph.values[call.output].shape)
+        result = np.asarray(call.op.reference(*operands))
+    return np.ascontiguousarray(result).reshape(graph.values[call.output].shape)
 
 
 def apply_views(array: Array, given: LayerInput) -> Array:

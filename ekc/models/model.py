@@ -107,8 +107,6 @@ class LayerCall:
     nodes: tuple[Node, ...]
     flops: float
     bytes: int
-    output_views: tuple[tuple[str, Any], ...] = ()
-    """Views of the operator's result before it is reshaped."""
 
 
 @dataclass(frozen=True, eq=False)

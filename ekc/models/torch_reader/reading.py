@@ -94,6 +94,8 @@ class OperatorCall:
     reading: Reading
     target: str
     """Name such as `aten.conv2d.default`."""
+    operator: str
+    """The same without library and overload: `conv2d`."""
     name: str
     """Name of the nodes that are made: the path of the module."""
     output: str
