@@ -43,8 +43,7 @@ from ekc.models.build import build_model
 from ekc.models.torch_reader.program import quiet
 from ekc.tables import format_table
 from ekc.torch.module_graph import ModuleGraph, read_module
-from ekc.torch.replace_layers import replace_layers
-from ekc.torch.tuned_layers import TunedLayers
+from ekc.torch.replace_layers import TunedLayers, replace_layers
 
 RTOL = ATOL = 1e-4
 NO_KERNELS = TunedLayers("a100 (simulated)", True, "sm_80", None, {})

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
@@ -17,7 +15,7 @@ from ekc.models.elements import FLOAT_NAMES, MOVE_KINDS, POINTWISE_KINDS, descri
 from ekc.models.epilogues import append_nodes, build_region
 from ekc.models.evaluate import evaluate_node, read_values, start_evaluation
 from ekc.models.functions import Array
-from ekc.models.graph import VIEW_KINDS, Graph, Node, Value, describe_internal_error
+from ekc.models.graph import VIEW_KINDS, Graph, Node, Value, describe_internal_error, parse_value_dtype
 from ekc.models.grouping import Grouping, LayerGroup
 from ekc.models.layer_plan import find_dense_source, make_input
 from ekc.models.model import (
@@ -120,12 +118,8 @@ def apply_views(array: Array, given: LayerInput) -> Array:
             case "expand":
                 array = np.broadcast_to(array, what)
             case "cast":
-                array = array.astype(_find_numpy_type(what))
+                array = array.astype(parse_value_dtype(given.value, what))
     return np.ascontiguousarray(array)
-
-
-def _find_numpy_type(name: str) -> np.dtype[Any]:
-    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 _MAX_READS, _MAX_SHARED_READS = 24, 4

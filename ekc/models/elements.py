@@ -18,7 +18,7 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.models.functions import FUNCTIONS
-from ekc.models.graph import Node, Value
+from ekc.models.graph import Graph, Node, Value
 
 Factor = tuple[int, int]
 """Extent and stride in elements."""
@@ -84,28 +84,21 @@ def is_dense(factors: Sequence[Factor], size: int) -> bool:
     return merge_factors(factors) == (((size, 1),) if size > 1 else ())
 
 
-@dataclass(frozen=True)
-class ViewChain:
+def list_views(name: str, graph: Graph) -> list[str]:
     """A value and those that it is a view of, the last in memory."""
-
-    names: tuple[str, ...]
-
-    def trace_from(
-        self, source: str, producers: Mapping[str, Node], values: Mapping[str, Value]
-    ) -> tuple[Dimension, ...] | None:
-        """The dimensions of the value as strides into `source`, one of the chain."""
-        dims: tuple[Dimension, ...] | None = make_dense_dimensions(values[source].shape)
-        for name in reversed(self.names[: self.names.index(source)]):
-            dims = apply_view(dims, producers[name], values[name].shape) if dims is not None else None
-        return dims
-
-
-def find_view_chain(name: str, producers: Mapping[str, Node]) -> ViewChain:
-    """The chain of views from a value to the one that they all are views of."""
     names = [name]
-    while (node := producers.get(names[-1])) is not None and node.kind in TRACED_KINDS:
+    while (node := graph.producers.get(names[-1])) is not None and node.kind in TRACED_KINDS:
         names.append(node.inputs[0])
-    return ViewChain(tuple(names))
+    return names
+
+
+def trace_view(names: Sequence[str], source: str, graph: Graph) -> tuple[Dimension, ...] | None:
+    """The dimensions of the first of `names`, a list of views, as strides into `source`, one of them; None
+    where a view copies."""
+    dims: tuple[Dimension, ...] | None = make_dense_dimensions(graph.values[source].shape)
+    for name in reversed(names[: names.index(source)]):
+        dims = apply_view(dims, graph.producers[name], graph.values[name].shape) if dims is not None else None
+    return dims
 
 
 def map_index(index: Index, shape: Sequence[int], source: Sequence[int]) -> Index:

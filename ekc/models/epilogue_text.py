@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ekc.ir import expr as ex
 from ekc.ir.operator import Operator
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS
@@ -46,19 +44,10 @@ def format_epilogue(op: Operator) -> str:
         return ""
     result = op.computes[-2].output.name
     names = {t.name: t.name for t in op.inputs} | {result: result.lower()}
-    body = _name_loads(op.computes[-1].body, names)
-    axes = {a.name: ex.Var(a.name.removesuffix("_out")) for a in op.computes[-1].axes}
-    return _format_expr(ex.substitute(body, axes))
-
-
-def _name_loads(e: ex.Expr, names: Mapping[str, str]) -> ex.Expr:
-    """The expression with the name of a tensor for each read, and known functions by name."""
-    return ex.replace_loads(e, lambda load: ex.Var(names.get(load.tensor, load.tensor)))
-
-
-def _format_expr(e: ex.Expr) -> str:
-    """An expression in which activations have their names."""
-    return str(_shorten(e))
+    last = op.computes[-1]
+    body = ex.replace_loads(last.body, lambda load: ex.Var(names.get(load.tensor, load.tensor)))
+    axes = {a.name: ex.Var(a.name.removesuffix("_out")) for a in last.axes}
+    return str(_shorten(ex.substitute(body, axes)))
 
 
 def _shorten(e: ex.Expr) -> ex.Expr:

@@ -306,28 +306,22 @@ def _merge_axes(
         merged: Specs = {}
         for tensor, (shape, dtype) in specs.items():
             load = next(x for x in ex.find_loads(body) if x.tensor == tensor)
-            merged[tensor] = (_drop_index(shape, load, ex.Var(a), shape), dtype)
-        sizes = {tensor: shape for tensor, (shape, _) in specs.items()}
+            merged[tensor] = (_merge_dimension(shape, load, ex.Var(a)), dtype)
 
-        def change(load: ex.Load, a: str = a, sizes: dict[str, tuple[int, ...]] = sizes) -> ex.Expr:
-            places = [d for d, i in enumerate(load.index) if i == ex.Var(a)]
-            kept = tuple(i for d, i in enumerate(load.index) if d not in places)
-            return replace(load, index=kept)
+        def change(load: ex.Load, a: str = a) -> ex.Expr:
+            return replace(load, index=tuple(i for i in load.index if i != ex.Var(a)))
 
         body, specs = ex.replace_loads(body, change), merged
         extents = {n: e * extents[a] if n == b else e for n, e in extents.items() if n != a}
     return body, extents, specs
 
 
-def _drop_index(
-    shape: tuple[int, ...], load: ex.Load, axis: ex.Var, sizes: tuple[int, ...]
-) -> tuple[int, ...]:
+def _merge_dimension(shape: tuple[int, ...], load: ex.Load, axis: ex.Var) -> tuple[int, ...]:
     """The shape with the dimension along `axis` merged into the next."""
-    places = [d for d, i in enumerate(load.index) if i == axis]
-    if not places:
+    if axis not in load.index:
         return shape
-    d = places[0]
-    return (*shape[:d], sizes[d] * sizes[d + 1], *shape[d + 2 :])
+    d = load.index.index(axis)
+    return (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
 
 
 def _are_always_together(body: ex.Expr, a: str, b: str, specs: Specs, extents: Mapping[str, int]) -> bool:
@@ -381,8 +375,7 @@ def _make_operator(
     name: str, body: ex.Expr, extents: Mapping[str, int], specs: Specs, out_dtype: str
 ) -> Operator:
     inputs = tuple(TensorSpec(t, shape, parse_dtype(dtype)) for t, (shape, dtype) in specs.items())
-    acc = "float32"
     compute = make_compute(
-        "Y", lambda: body, extents, {}, list(specs), "sum", parse_dtype(out_dtype), acc, out_dtype
+        "Y", lambda: body, extents, {}, list(specs), "sum", parse_dtype(out_dtype), "float32", out_dtype
     )
     return Operator(name, inputs, (compute,))

@@ -23,10 +23,10 @@ from ekc.models.elements import (
     FLOAT_NAMES,
     Dimension,
     Factor,
-    ViewChain,
     describe_type,
-    find_view_chain,
     is_dense,
+    list_views,
+    trace_view,
 )
 from ekc.models.graph import Graph, Node, Value
 from ekc.models.model import LayerInput
@@ -34,9 +34,9 @@ from ekc.models.model import LayerInput
 
 def find_dense_source(graph: Graph, name: str) -> str:
     """The value, or the one that it is a mere reshape of."""
-    names = find_view_chain(name, graph.producers)
-    for source in reversed(names.names):
-        dims = names.trace_from(source, graph.producers, graph.values)
+    names = list_views(name, graph)
+    for source in reversed(names):
+        dims = trace_view(names, source, graph)
         if dims is not None and is_dense(tuple(chain.from_iterable(dims)), graph.values[source].size):
             return source
     return name
@@ -139,10 +139,9 @@ def plan_matmul(node: Node, graph: Graph) -> LayerPlan:
 
 def _list_operands(graph: Graph, name: str, batch: tuple[int, ...], *, is_left: bool) -> Iterator[_Operand]:
     """The operand as seen from each value that it is a view of, from the one in memory on."""
-    names: ViewChain = find_view_chain(name, graph.producers)
-    base = names.names[-1]
-    for source in reversed(names.names):
-        dims = names.trace_from(source, graph.producers, graph.values)
+    names = list_views(name, graph)
+    for source in reversed(names):
+        dims = trace_view(names, source, graph)
         if dims is None:
             continue
         shape, value = graph.values[name].shape, graph.values[source]
@@ -153,7 +152,7 @@ def _list_operands(graph: Graph, name: str, batch: tuple[int, ...], *, is_left: 
             d if e == extent else ((extent, 0),) for d, e, extent in zip(known, extents, batch, strict=True)
         )
         outer, summed = (dims[-2], dims[-1]) if is_left else (dims[-1], dims[-2])
-        moved = 0 if source == base else value.bytes
+        moved = 0 if source == names[-1] else value.bytes
         yield _Operand(source, value.size, moved, spread, outer, summed)
 
 

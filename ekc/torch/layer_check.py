@@ -67,17 +67,19 @@ class ModuleCheck:
 
     def __str__(self) -> str:
         rows = [
-            (one.name, one.operator or "result", f"{one.error:.3g}", f"{one.tolerance:.3g}", _verdict(one))
+            (
+                one.name,
+                one.operator or "result",
+                f"{one.error:.3g}",
+                f"{one.tolerance:.3g}",
+                "right" if one.ok else "wrong",
+            )
             for one in (*self.layers, *self.results)
         ]
         headers = ("layer", "operator", "error", "tolerance", "verdict")
         return format_table(
             headers, rows, f"{count_nouns(len(self.layers), 'kernel')} checked", label_count=2
         )
-
-
-def _verdict(one: CheckedValue) -> str:
-    return "right" if one.ok else "wrong"
 
 
 def check(module: torch.nn.Module, fast: CompiledModule, inputs: Any) -> ModuleCheck:

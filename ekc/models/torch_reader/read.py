@@ -17,6 +17,7 @@ import numpy as np
 
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
+from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed
 from ekc.models.model import Model
 from ekc.models.torch_reader import contractions, elementwise, reductions
@@ -160,9 +161,6 @@ def from_torch(
 
     >>> model = from_torch(module, torch.zeros(1, 3, 224, 224), dtype="float16")    # doctest: +SKIP
     """
-    from ekc.models.build import build_model
-    from ekc.models.torch_reader.read import read_torch
-
     return build_model(read_torch(module, example_inputs, dtype=dtype, shapes=shapes, name=name))
 
 
@@ -181,9 +179,6 @@ def from_exported(
     Raises `InvalidInput` as `from_torch`, for a missing or broken file, for a dynamic dimension without a
     size, and for sizes that the program excludes.
     """
-    from ekc.models.build import build_model
-    from ekc.models.torch_reader.read import read_exported
-
     return build_model(read_exported(program, dtype=dtype, shapes=shapes, name=name))
 
 
