@@ -94,20 +94,18 @@ def _list_fractions(node: Node, graph: Graph) -> Iterator[tuple[str, str]]:
 
 def _list_quotients(node: Node, graph: Graph) -> Iterator[tuple[str, _Spread]]:
     """The factors of a value times the inverse root of a mean of squares."""
-    for value, root in _list_fractions(node, graph):
-        inner = _find_root(root, ("sqrt", 0.5), graph)
+    pairs = [(*fraction, "sqrt", 0.5) for fraction in _list_fractions(node, graph)]
+    if node.attributes["function"] == "mul":
+        a, b = node.inputs
+        pairs += [(a, b, "rsqrt", -0.5), (b, a, "rsqrt", -0.5)]
+    for value, root, function, exponent in pairs:
+        inner = _find_root(root, function, exponent, graph)
         if inner is not None and (spread := _find_spread(inner, graph)):
             yield value, spread
-    if node.attributes["function"] == "mul":
-        for value, root in (node.inputs, node.inputs[::-1]):
-            inner = _find_root(root, ("rsqrt", -0.5), graph)
-            if inner is not None and (spread := _find_spread(inner, graph)):
-                yield value, spread
 
 
-def _find_root(name: str, form: tuple[str, float], graph: Graph) -> str | None:
-    """x of sqrt(x) or x ** 0.5."""
-    function, exponent = form
+def _find_root(name: str, function: str, exponent: float, graph: Graph) -> str | None:
+    """x of sqrt(x) or x ** 0.5; of rsqrt(x) or x ** -0.5."""
     root = _find_producer(name, function, graph)
     if root is not None:
         return root.inputs[0]

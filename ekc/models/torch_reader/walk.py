@@ -60,7 +60,7 @@ IGNORED: Mapping[Handler, tuple[str, ...]] = {
     reductions.read_pool: ("ceil_mode",),
     reductions.read_adaptive_pool: ("output_size",),
     reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled"),
-    # Of training, or which library PyTorch calls.
+    # They matter in training alone, or say which library PyTorch calls.
     elementwise.read_dropout: ("p",),
     reductions.read_batch_norm: ("momentum", "cudnn_enabled"),
     reductions.read_instance_norm: ("running_mean", "running_var", "momentum", "cudnn_enabled"),
