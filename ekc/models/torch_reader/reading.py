@@ -147,9 +147,9 @@ class OperatorCall:
         """Element type of a value."""
         return self.reading.builder.values[value].dtype
 
-    def axis(self, axis: int, value: str, extra: int = 0) -> int:
-        """An axis counted from 0; `extra` dimensions are added by the operator."""
-        return int(axis) % max(1, len(self.shape(value)) + extra)
+    def axis(self, axis: int, value: str) -> int:
+        """An axis counted from 0."""
+        return int(axis) % max(1, len(self.shape(value)))
 
     def axes(self, axes: int | Sequence[int] | None, value: str) -> tuple[int, ...]:
         """Axes counted from 0, in order; all of them for None and for none."""
