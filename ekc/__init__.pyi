@@ -60,5 +60,5 @@ from ekc.search.database.query import best as best
 from ekc.search.tune import tune as tune
 from ekc.search.tuning_result import TuningResult as TuningResult
 from ekc.search.whole_model.model_result import ModelResult as ModelResult
-from ekc.search.whole_model.tune_model import tune_model as tune_model
+from ekc.search.whole_model.model_search import tune_model as tune_model
 from ekc.version import __version__ as __version__

@@ -41,10 +41,9 @@ from ekc.models.model import Model
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.compile_job import open_worker_pool
-from ekc.search.whole_model.layer_run import LayerRun
 from ekc.search.whole_model.model_result import ModelResult
 from ekc.search.whole_model.model_search import ModelSearch
-from ekc.search.whole_model.scheduler import TrialBudget
+from ekc.search.whole_model.scheduler import LayerRun, TrialBudget
 from ekc.tables import format_table
 
 LAYERS = Path(__file__).parents[2] / "examples" / "layers.toml"

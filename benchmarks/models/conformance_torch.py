@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
@@ -41,10 +40,10 @@ from benchmarks.models.outcomes import (
 from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.torch_reader.program import quiet
+from ekc.models.torch_reader.reading import make_array
 from ekc.tables import format_table
 from ekc.torch.module_graph import ModuleGraph, read_module
-from ekc.torch.replace_layers import replace_layers
-from ekc.torch.tuned_layers import TunedLayers
+from ekc.torch.replace_layers import TunedLayers, replace_layers
 
 RTOL = ATOL = 1e-4
 NO_KERNELS = TunedLayers("a100 (simulated)", True, "sm_80", None, {})
@@ -179,17 +178,7 @@ def copy(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 def to_arrays(tensors: Any) -> list[np.ndarray[Any, Any]]:
     """Tensors as arrays, of `ml_dtypes` too."""
-    return [to_array(tensor) for tensor in tensors]
-
-
-def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A tensor as an array."""
-    tensor = tensor.detach().to_dense().resolve_conj().resolve_neg().contiguous()
-    name = str(tensor.dtype).removeprefix("torch.")
-    if hasattr(ml_dtypes, name):
-        bits = torch.int16 if tensor.element_size() == 2 else torch.uint8
-        return tensor.view(bits).numpy().view(getattr(ml_dtypes, name))
-    return tensor.numpy()
+    return [make_array(tensor.detach().to_dense().contiguous()) for tensor in tensors]
 
 
 def run(count: int, seed: int, only: str = "") -> list[Outcome]:

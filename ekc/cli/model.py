@@ -23,7 +23,7 @@ from ekc.codegen.library.function_plan import name_layers, plan_functions
 from ekc.codegen.library.legal_names import make_library_name
 from ekc.codegen.library.write import write_bundle
 from ekc.search.data.result import INTERRUPTED
-from ekc.search.whole_model.model_data import NOT_TUNED
+from ekc.search.whole_model.model_result import NOT_TUNED
 
 if TYPE_CHECKING:
     from ekc.cli.event_log import EventLog

@@ -51,7 +51,7 @@ class TuneArguments:
 
     def check_model_options(self, model: Model) -> None:
         """Raise `InvalidInput` for options that `ekc.tune_model` would refuse, before any file is written."""
-        from ekc.search.whole_model.tune_model import check_model, check_model_options
+        from ekc.search.whole_model.model_search import check_model, check_model_options
 
         check_model_options(
             *(check_model(model), self.trials, self.effort, self.trials_per_layer),

@@ -20,7 +20,7 @@ def fold_constants(graph: Graph, budget: UnpackBudget | None = None) -> Graph:
     """The graph with what its constants decide computed, as far as `budget` allows; `UnpackBudget()` without
     one. A node whose result is too large stays."""
     edit, budget = GraphEdit(graph), budget or UnpackBudget()
-    use_counts = {name: len(users) for name, users in graph.find_users().items()}
+    use_counts = {name: len(users) for name, users in graph.users.items()}
     for name in graph.outputs:
         use_counts[name] += 1
     places: dict[str, int] = {}

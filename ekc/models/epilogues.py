@@ -1,4 +1,5 @@
-"""The elementwise nodes behind a layer as the epilogue of its operator.
+"""Elementwise nodes as operators: those behind a layer as its epilogue, others, with moves, as operators of
+their own, which read some tensors and write one.
 
 Inputs have names by what they do, so that equal layers of two readers are equal operators: `bias`, a constant
 that is added; `shortcut` and `before`, the residual of a convolution and of other layers; `scale`, `gate`,
@@ -10,18 +11,32 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.compute import TensorSpec
+from ekc.ir.compute_builder import make_compute
+from ekc.ir.dtypes import parse_dtype
 from ekc.ir.operator import Operator
-from ekc.models.elements import FLOAT_NAMES, ElementWriter, check_read_count, squeeze_index, squeeze_shape
-from ekc.models.graph import Node
-from ekc.models.layer_plan import GraphIndex, LayerPlan, make_input
+from ekc.models.elements import (
+    FLOAT_NAMES,
+    READABLE_NAMES,
+    ElementWriter,
+    Index,
+    broadcast_index,
+    check_read_count,
+    map_index,
+    squeeze_index,
+    squeeze_shape,
+)
+from ekc.models.graph import Graph, Node, Value
+from ekc.models.layer_plan import LayerPlan, find_dense_source, make_input
 from ekc.models.model import LayerInput
-from ekc.models.views import Index, broadcast_index, map_index
 
 MAX_INPUTS = 8
 """Most tensors that an epilogue reads beside the result."""
@@ -45,7 +60,7 @@ class _Chain:
 
     plan: LayerPlan
     nodes: Sequence[Node]
-    graph: GraphIndex
+    graph: Graph
     op: Operator
     operands: list[_Operand] = field(default_factory=list)
     roles: dict[str, str] = field(default_factory=dict)
@@ -90,7 +105,7 @@ class _Chain:
 
     def _read_operand(self, name: str, index: Index, elements: Mapping[str, ex.Expr] | None) -> ex.Expr:
         values, role, shape = self.graph.values, self.roles.get(name, "other"), self.graph.values[name].shape
-        source = self.graph.find_dense_source(name)
+        source = find_dense_source(self.graph, name)
         while (node := self.graph.producers.get(source)) is not None and node.kind in ("permute", "expand"):
             index = map_index(index, shape, values[source].shape)
             shape = values[node.inputs[0]].shape
@@ -100,7 +115,7 @@ class _Chain:
                 places = dict(zip(node.attributes["order"], index, strict=True))
                 index = tuple(places[d] for d in range(len(shape)))
             name = node.inputs[0]
-            source = self.graph.find_dense_source(name)
+            source = find_dense_source(self.graph, name)
         at = squeeze_index(index, shape)
         found = next((x for x in self.operands if x.value == source and x.index == at), None)
         if found is None:
@@ -116,9 +131,7 @@ class _Chain:
         return name
 
 
-def append_nodes(
-    plan: LayerPlan, nodes: Sequence[Node], graph: GraphIndex
-) -> tuple[Operator, list[LayerInput]]:
+def append_nodes(plan: LayerPlan, nodes: Sequence[Node], graph: Graph) -> tuple[Operator, list[LayerInput]]:
     """The operator of `nodes`, the anchor first, and the inputs behind those of the plan.
 
     Raises `InvalidInput` where the nodes are no epilogue.
@@ -221,3 +234,148 @@ def _find_roles(chain: _Chain) -> dict[str, str]:
             elif len(node.inputs) == 1:
                 roles[name] = "gate"
     return roles
+
+
+_MAX_REGION_READS = 60
+"""Most reads of an expression, so that its kernel stays of a size that compiles."""
+
+
+@dataclass(frozen=True)
+class PointwiseOperator:
+    """An operator of pointwise nodes, and the values that it reads, in the order of its inputs."""
+
+    op: Operator
+    reads: tuple[str, ...]
+
+
+def build_region(
+    root: Node, nodes: Sequence[Node], values: Mapping[str, Value], producers: Mapping[str, Node]
+) -> PointwiseOperator:
+    """The operator that computes the output of `root` by all of `nodes`.
+
+    Raises `InvalidInput` where ekc has no such operator.
+    """
+    output = values[root.output]
+    names = [f"i{d}" if e > 1 else "" for d, e in enumerate(output.shape)]
+    index: Index = tuple(ex.Var(n) if n else 0 for n in names)
+    extents = {n: e for n, e in zip(names, output.shape, strict=True) if n} or {"one": 1}
+    tensors: dict[str, str] = {}
+
+    def read(name: str, at: Index) -> ex.Load:
+        tensor = tensors.setdefault(name, f"X{len(tensors)}")
+        return ex.Load(tensor, squeeze_index(at, values[name].shape))
+
+    check_read_count(root.output, nodes, _MAX_REGION_READS)
+    writer = ElementWriter(values, producers, frozenset(n.output for n in nodes), read)
+    body = ex.as_expr(writer.write(root.output, index))
+    if not tensors:
+        raise InvalidInput("a tensor of numbers that no input decides")
+    specs = {
+        tensor: (squeeze_shape(values[name].shape), choose_read_type(values[name], output.dtype))
+        for name, tensor in tensors.items()
+    }
+    body, extents, specs = _merge_axes(body, extents, specs)
+    body, extents = _number_axes(body, extents)
+    op = _make_operator(_name_region(nodes), body, extents, specs, output.dtype.name)
+    return PointwiseOperator(op, tuple(tensors))
+
+
+def choose_read_type(value: Value, result: np.dtype[Any]) -> str:
+    """The type that an operator reads a value as: its own, or that of the result for a constant of another
+    kind."""
+    name = value.dtype.name
+    if name in READABLE_NAMES:
+        return name
+    if not value.is_constant:
+        raise InvalidInput(f"{value.name} is of type {name}, which ekc does not read")
+    return result.name
+
+
+Specs = dict[str, tuple[tuple[int, ...], str]]
+
+
+def _merge_axes(
+    body: ex.Expr, extents: dict[str, int], specs: Specs
+) -> tuple[ex.Expr, dict[str, int], Specs]:
+    """Neighbouring axes as one wherever every tensor is read along both or along neither, so that models of
+    other leading dimensions have equal operators."""
+    names = list(extents)
+    for a, b in pairwise(names):
+        if a not in extents or not _are_always_together(body, a, b, specs, extents):
+            continue
+        merged: Specs = {}
+        for tensor, (shape, dtype) in specs.items():
+            load = next(x for x in ex.find_loads(body) if x.tensor == tensor)
+            merged[tensor] = (_merge_dimension(shape, load, ex.Var(a)), dtype)
+
+        def change(load: ex.Load, a: str = a) -> ex.Expr:
+            return replace(load, index=tuple(i for i in load.index if i != ex.Var(a)))
+
+        body, specs = ex.replace_loads(body, change), merged
+        extents = {n: e * extents[a] if n == b else e for n, e in extents.items() if n != a}
+    return body, extents, specs
+
+
+def _merge_dimension(shape: tuple[int, ...], load: ex.Load, axis: ex.Var) -> tuple[int, ...]:
+    """The shape with the dimension along `axis` merged into the next."""
+    if axis not in load.index:
+        return shape
+    d = load.index.index(axis)
+    return (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
+
+
+def _are_always_together(body: ex.Expr, a: str, b: str, specs: Specs, extents: Mapping[str, int]) -> bool:
+    """Whether every read has the two axes side by side over whole dimensions, or neither of them."""
+    used = _find_value_variables(body)
+    if used & {a, b}:
+        return False
+    patterns: dict[str, tuple[int, ...]] = {}
+    for load in ex.find_loads(body):
+        own = [ex.find_variables(i) for i in load.index]
+        places = tuple(d for d, names in enumerate(own) if names & {a, b})
+        if patterns.setdefault(load.tensor, places) != places:
+            return False
+        if not places:
+            continue
+        shape = specs[load.tensor][0]
+        pair = (ex.Var(a), ex.Var(b))
+        if len(places) != 2 or places[1] != places[0] + 1:
+            return False
+        if tuple(load.index[d] for d in places) != pair:
+            return False
+        if tuple(shape[d] for d in places) != (extents[a], extents[b]):
+            return False
+    return True
+
+
+def _find_value_variables(e: ex.Expr) -> frozenset[str]:
+    """Axes that are values in an expression, and not only indices of reads."""
+    if isinstance(e, ex.Load):
+        return frozenset()
+    if isinstance(e, ex.Var):
+        return frozenset({e.name})
+    return frozenset().union(*map(_find_value_variables, ex.children(e)))
+
+
+def _number_axes(body: ex.Expr, extents: Mapping[str, int]) -> tuple[ex.Expr, dict[str, int]]:
+    """Axes named by their position, whatever dimensions of 1 there were."""
+    names = {old: f"p{d}" for d, old in enumerate(extents)}
+    body = ex.substitute(body, {old: ex.Var(new) for old, new in names.items()})
+    return body, {names[old]: e for old, e in extents.items()}
+
+
+def _name_region(nodes: Sequence[Node]) -> str:
+    """The name of the operator: elementwise, or that of its most telling move."""
+    kinds = {node.kind for node in nodes}
+    order = ("elementwise", "concat", "resize", "pad", "cast", "slice", "permute", "expand")
+    return next((kind for kind in order if kind in kinds), "copy")
+
+
+def _make_operator(
+    name: str, body: ex.Expr, extents: Mapping[str, int], specs: Specs, out_dtype: str
+) -> Operator:
+    inputs = tuple(TensorSpec(t, shape, parse_dtype(dtype)) for t, (shape, dtype) in specs.items())
+    compute = make_compute(
+        "Y", lambda: body, extents, {}, list(specs), "sum", parse_dtype(out_dtype), "float32", out_dtype
+    )
+    return Operator(name, inputs, (compute,))

@@ -179,20 +179,22 @@ def _evaluate_attention(node: Node, arrays: list[Array], output: Value) -> Any:
     return np.matmul(_softmax(scores, -1, zeros_masked_rows=True), v)
 
 
-def _evaluate_layer_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+def _evaluate_norm(node: Node, arrays: list[Array], output: Value) -> Any:
+    """A layer norm; an RMS norm, which does not subtract the mean."""
     x, *more = arrays
     axes = tuple(range(x.ndim - node.attributes["dimensions"], x.ndim))
-    off = x - x.mean(axes, keepdims=True)
-    y = off / np.sqrt(np.square(off).mean(axes, keepdims=True) + node.attributes["eps"])
+    off = x - x.mean(axes, keepdims=True) if node.kind == "layer_norm" else x
+    return _scale_and_shift(_divide_by_root(off, axes, node.attributes["eps"]), more)
+
+
+def _divide_by_root(x: Array, axes: tuple[int, ...], eps: float) -> Array:
+    return np.asarray(x / np.sqrt(np.square(x).mean(axes, keepdims=True) + eps))
+
+
+def _scale_and_shift(y: Array, more: Sequence[Array]) -> Any:
+    """y times the first of some arrays plus the second, as far as there are any."""
     y = y * more[0] if more else y
     return y + more[1] if len(more) > 1 else y
-
-
-def _evaluate_rms_norm(node: Node, arrays: list[Array], output: Value) -> Any:
-    x, *more = arrays
-    axes = tuple(range(x.ndim - node.attributes["dimensions"], x.ndim))
-    y = x / np.sqrt(np.square(x).mean(axes, keepdims=True) + node.attributes["eps"])
-    return y * more[0] if more else y
 
 
 def _evaluate_batch_norm(node: Node, arrays: list[Array], output: Value) -> Any:
@@ -205,11 +207,8 @@ def _evaluate_group_norm(node: Node, arrays: list[Array], output: Value) -> Any:
     x, *more = arrays
     grouped = x.reshape(x.shape[0], node.attributes["groups"], -1)
     off = grouped - grouped.mean(-1, keepdims=True)
-    y = off / np.sqrt(np.square(off).mean(-1, keepdims=True) + node.attributes["eps"])
-    y = y.reshape(x.shape)
-    per_channel = [a.reshape(-1, *(1,) * (x.ndim - 2)) for a in more]
-    y = y * per_channel[0] if per_channel else y
-    return y + per_channel[1] if len(per_channel) > 1 else y
+    y = _divide_by_root(off, (-1,), node.attributes["eps"])
+    return _scale_and_shift(y.reshape(x.shape), [a.reshape(-1, *(1,) * (x.ndim - 2)) for a in more])
 
 
 _COMBINES: Mapping[str, Callable[..., Any]] = {
@@ -269,8 +268,8 @@ _EVALUATORS: Mapping[str, _Evaluator] = {
     "matmul": _evaluate_matmul,
     "attention": _evaluate_attention,
     "softmax": lambda node, arrays, _: _softmax(arrays[0], **node.attributes),
-    "layer_norm": _evaluate_layer_norm,
-    "rms_norm": _evaluate_rms_norm,
+    "layer_norm": _evaluate_norm,
+    "rms_norm": _evaluate_norm,
     "batch_norm": _evaluate_batch_norm,
     "group_norm": _evaluate_group_norm,
     "reduce": _evaluate_reduce,

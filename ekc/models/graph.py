@@ -46,6 +46,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -131,17 +132,29 @@ class Graph:
         """Opaque nodes at which the reader failed."""
         return tuple(n for n in self.nodes if str(n.attributes.get("reason")).startswith(INTERNAL_ERROR))
 
-    def find_producers(self) -> dict[str, Node]:
-        """Output -> its node."""
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node of each value."""
         return {node.output: node for node in self.nodes}
 
-    def find_users(self) -> dict[str, list[Node]]:
-        """Value -> the nodes that read it, each as often as it reads it."""
+    @cached_property
+    def users(self) -> Mapping[str, list[Node]]:
+        """The distinct nodes that read each value."""
         users: dict[str, list[Node]] = {name: [] for name in self.values}
         for node in self.nodes:
-            for name in node.inputs:
+            for name in dict.fromkeys(node.inputs):
                 users[name].append(node)
         return users
+
+    @cached_property
+    def order(self) -> Mapping[str, int]:
+        """Output of a node -> its place among the nodes."""
+        return {node.output: place for place, node in enumerate(self.nodes)}
+
+    def find_only_user(self, name: str) -> Node | None:
+        """The node that alone reads a value, which is no output of the graph; None where there are others."""
+        users = self.users[name]
+        return users[0] if len(users) == 1 and name not in self.outputs else None
 
 
 def parse_value_dtype(name: str, dtype: str) -> np.dtype[Any]:

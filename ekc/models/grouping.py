@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from ekc.errors import InvalidInput
 from ekc.models.elements import FLOAT_NAMES, POINTWISE_KINDS, find_reason_against
 from ekc.models.epilogues import append_nodes
-from ekc.models.graph import Node, describe_internal_error
+from ekc.models.graph import Graph, Node, describe_internal_error
 from ekc.models.layer_operators import ANCHOR_KINDS, plan_layer
-from ekc.models.layer_plan import GraphIndex, LayerPlan
+from ekc.models.layer_plan import LayerPlan
 
 _GATES = frozenset({"silu", "gelu", "gelu_tanh", "sigmoid", "relu", "tanh"})
 _MAX_RECONVERGING_NODES = 24
@@ -38,7 +38,7 @@ class LayerGroup:
 class Grouping:
     """The layers of a graph, and the reasons of nodes that cannot be any."""
 
-    graph: GraphIndex
+    graph: Graph
     groups: dict[str, LayerGroup] = field(default_factory=dict)
     """Layers by the value that they compute."""
     inside: dict[str, LayerGroup] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Grouping:
 
     def add_nodes(self) -> None:
         """Put every node that can be in a layer into one."""
-        for node in self.graph.graph.nodes:
+        for node in self.graph.nodes:
             if node.output in self.inside:
                 continue
             if node.kind in ANCHOR_KINDS:
@@ -152,14 +152,14 @@ def _is_gate(node: Node) -> bool:
     return node.attributes.get("function") in _GATES
 
 
-def find_meeting_nodes(name: str, graph: GraphIndex) -> list[Node]:
+def find_meeting_nodes(name: str, graph: Graph) -> list[Node]:
     """The elementwise nodes of one shape through which all uses of a value meet in one value again, in order;
     [] where they do not."""
     values, shape = graph.values, graph.values[name].shape
     found: dict[str, Node] = {}
     waiting = {name}
     while len(found) < _MAX_RECONVERGING_NODES:
-        if waiting & graph.outputs:
+        if waiting.intersection(graph.outputs):
             return []
         users = {u.output: u for value in waiting for u in graph.users[value] if u.output not in found}
         if not users:

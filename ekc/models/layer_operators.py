@@ -15,9 +15,8 @@ from ekc.ir import expr as ex
 from ekc.ir import operators
 from ekc.ir.operator import Operator
 from ekc.models.elements import describe_type, shorten_number
-from ekc.models.graph import Node
-from ekc.models.layer_plan import GraphIndex, LayerPlan, check_float, check_operand_types
-from ekc.models.matmul_layers import plan_matmul
+from ekc.models.graph import Graph, Node
+from ekc.models.layer_plan import LayerPlan, check_float, check_operand_types, plan_matmul, read_dense
 from ekc.models.model import LayerInput
 
 _IMAGE_AXES = "dhw"
@@ -25,18 +24,18 @@ _TAP_AXES = "rst"
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def plan_layer(node: Node, index: GraphIndex) -> LayerPlan:
+def plan_layer(node: Node, graph: Graph) -> LayerPlan:
     """The operator of an anchor node. Raises `InvalidInput` with the reason where ekc has none."""
     for name in (*node.inputs, node.output):
-        if 0 in index.values[name].shape:
+        if 0 in graph.values[name].shape:
             raise InvalidInput("a tensor without elements")
-    if index.values[node.output].dtype.name == "float64":
+    if graph.values[node.output].dtype.name == "float64":
         raise InvalidInput(describe_type("float64"))
-    return _PLANNERS[node.kind](node, index)
+    return _PLANNERS[node.kind](node, graph)
 
 
-def _plan_conv(node: Node, index: GraphIndex) -> LayerPlan:
-    x, weight = (index.values[name] for name in node.inputs[:2])
+def _plan_conv(node: Node, graph: Graph) -> LayerPlan:
+    x, weight = (graph.values[name] for name in node.inputs[:2])
     dtype, rank, options = check_operand_types(x, weight), len(x.shape) - 2, node.attributes
     if not 1 <= rank <= 3:
         raise InvalidInput(f"a convolution over {rank} dimensions: ekc has those over 1, 2 and 3")
@@ -45,7 +44,7 @@ def _plan_conv(node: Node, index: GraphIndex) -> LayerPlan:
         "n": x.shape[0],
         "c": x.shape[1],
         **dict(zip(_IMAGE_AXES[3 - rank :], x.shape[2:], strict=True)),
-        "out_channels": index.values[node.output].shape[1],
+        "out_channels": graph.values[node.output].shape[1],
         "kernel": tuple(weight.shape[2:]),
         "groups": options["groups"],
         "dtype": dtype,
@@ -54,19 +53,19 @@ def _plan_conv(node: Node, index: GraphIndex) -> LayerPlan:
     if is_transposed:
         arguments["output_padding"] = tuple(options.get("output_padding", (0,) * rank))
     make = getattr(operators, f"conv{'_transpose' * is_transposed}{rank}d")
-    inputs = tuple(index.read_dense(name, index.values[name].shape) for name in node.inputs[:2])
+    inputs = tuple(read_dense(graph, name, graph.values[name].shape) for name in node.inputs[:2])
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return LayerPlan(lambda out: make(**arguments, out_dtype=out), inputs, bias, 1 + rank)
+    return LayerPlan(lambda out: make(**arguments, out_dtype=out), inputs, bias)
 
 
-def _plan_softmax(node: Node, index: GraphIndex) -> LayerPlan:
-    x = index.values[node.inputs[0]]
-    dtype, axis, shape = check_float(node.name, x), node.attributes["axis"], x.shape
+def _plan_softmax(node: Node, graph: Graph) -> LayerPlan:
+    x = graph.values[node.inputs[0]]
+    dtype, axis, shape = check_float(x), node.attributes["axis"], x.shape
     if axis == len(shape) - 1 and len(shape) > 2:
         shape = (prod(shape[:-2]), *shape[-2:])
         axis = 2
     zeros = bool(node.attributes.get("zeros_masked_rows"))
-    return LayerPlan(partial(_make_softmax, shape, axis, dtype, zeros), (index.read_dense(x.name, shape),))
+    return LayerPlan(partial(_make_softmax, shape, axis, dtype, zeros), (read_dense(graph, x.name, shape),))
 
 
 def _make_softmax(shape: Sequence[int], axis: int, dtype: str, zeros: bool, out: str | None) -> Operator:
@@ -80,48 +79,48 @@ def _make_softmax(shape: Sequence[int], axis: int, dtype: str, zeros: bool, out:
     return replace(op, computes=(*passes, replace(last, body=body)))
 
 
-def _plan_norm(node: Node, index: GraphIndex) -> LayerPlan:
-    x = index.values[node.inputs[0]]
-    dtype, dimensions = check_float(node.name, x), node.attributes["dimensions"]
+def _plan_norm(node: Node, graph: Graph) -> LayerPlan:
+    x = graph.values[node.inputs[0]]
+    dtype, dimensions = check_float(x), node.attributes["dimensions"]
     width = prod(x.shape[len(x.shape) - dimensions :])
     shape = (x.size // width, width)
     make = operators.layer_norm if node.kind == "layer_norm" else operators.rms_norm
-    inputs, constants = _read_row_constants(node, index, (width,), 2 if node.kind == "layer_norm" else 1)
+    inputs, constants = _read_row_constants(node, graph, (width,), 2 if node.kind == "layer_norm" else 1)
     return LayerPlan(
         lambda out: make(shape, shorten_number(node.attributes["eps"]), dtype=dtype, out_dtype=out),
-        (index.read_dense(x.name, shape), *inputs),
+        (read_dense(graph, x.name, shape), *inputs),
         constants=constants,
     )
 
 
 def _read_row_constants(
-    node: Node, index: GraphIndex, shape: tuple[int, ...], count: int
+    node: Node, graph: Graph, shape: tuple[int, ...], count: int
 ) -> tuple[tuple[LayerInput, ...], tuple[tuple[str, Any], ...]]:
     """Weight and bias of a norm; ones and zeros where the node has none."""
-    dtype = index.values[node.inputs[0]].dtype.name
+    dtype = graph.values[node.inputs[0]].dtype.name
     inputs, made = [], []
     for place in range(count):
         if place + 1 < len(node.inputs):
-            value = index.values[node.inputs[place + 1]]
+            value = graph.values[node.inputs[place + 1]]
             if not value.is_constant and value.dtype.name != dtype:
                 raise InvalidInput(f"a weight of type {value.dtype} of a norm of {dtype}")
-            inputs.append(index.read_dense(value.name, shape, dtype))
+            inputs.append(read_dense(graph, value.name, shape, dtype))
             continue
         name = f"{node.output}.{'bias' if place else 'weight'}"
-        fill = np.full(shape, 1.0 - place, index.values[node.inputs[0]].dtype)
+        fill = np.full(shape, 1.0 - place, graph.values[node.inputs[0]].dtype)
         made.append((name, fill))
         inputs.append(LayerInput(name))
     return tuple(inputs), tuple(made)
 
 
-def _plan_group_norm(node: Node, index: GraphIndex) -> LayerPlan:
-    x, groups = index.values[node.inputs[0]], node.attributes["groups"]
-    dtype, channels = check_float(node.name, x), x.shape[1] // groups
+def _plan_group_norm(node: Node, graph: Graph) -> LayerPlan:
+    x, groups = graph.values[node.inputs[0]], node.attributes["groups"]
+    dtype, channels = check_float(x), x.shape[1] // groups
     shape = (x.shape[0], groups, channels, prod(x.shape[2:]))
-    inputs, constants = _read_row_constants(node, index, (groups, channels), 2)
+    inputs, constants = _read_row_constants(node, graph, (groups, channels), 2)
     return LayerPlan(
         partial(_make_group_norm, shape, shorten_number(node.attributes["eps"]), dtype),
-        (index.read_dense(x.name, shape), *inputs),
+        (read_dense(graph, x.name, shape), *inputs),
         constants=constants,
     )
 
@@ -165,14 +164,14 @@ def _make_group_norm(shape: Sequence[int], eps: float, dtype: str, out: str | No
     return replace(op, name="group_norm")
 
 
-def _plan_reduce(node: Node, index: GraphIndex) -> LayerPlan:
-    x, options = index.values[node.inputs[0]], node.attributes
-    dtype = check_float(node.name, x)
+def _plan_reduce(node: Node, graph: Graph) -> LayerPlan:
+    x, options = graph.values[node.inputs[0]], node.attributes
+    dtype = check_float(x)
     axes = tuple(sorted(options["axes"]))
     shape, axes = _merge_dimensions(x.shape, axes)
     return LayerPlan(
         lambda out: operators.reduce(shape, axes, options["combine"], dtype=dtype, out_dtype=out),
-        (index.read_dense(x.name, shape),),
+        (read_dense(graph, x.name, shape),),
     )
 
 
@@ -193,14 +192,14 @@ def _merge_dimensions(
     return found, tuple(d for d, (_, is_reduced) in enumerate(merged) if is_reduced)
 
 
-def _plan_pool(node: Node, index: GraphIndex) -> LayerPlan:
-    x, output = index.values[node.inputs[0]], index.values[node.output]
-    dtype = check_float(node.name, x)
+def _plan_pool(node: Node, graph: Graph) -> LayerPlan:
+    x, output = graph.values[node.inputs[0]], graph.values[node.output]
+    dtype = check_float(x)
     rank = len(x.shape) - 2
     if not 1 <= rank <= 3:
         raise InvalidInput(f"a pool over {rank} dimensions: ekc has those over 1, 2 and 3")
     make = partial(_make_pool, node, (x.shape[0] * x.shape[1], *x.shape[2:]), output.shape[2:], dtype)
-    return LayerPlan(make, (index.read_dense(x.name, (x.shape[0] * x.shape[1], *x.shape[2:])),))
+    return LayerPlan(make, (read_dense(graph, x.name, (x.shape[0] * x.shape[1], *x.shape[2:])),))
 
 
 def _make_pool(
@@ -261,11 +260,11 @@ def _divide_by_count(
     return replace(made, name=node.kind)
 
 
-def _refuse_gather(node: Node, index: GraphIndex) -> LayerPlan:
+def _refuse_gather(node: Node, graph: Graph) -> LayerPlan:
     raise InvalidInput("ekc has no reads by an index tensor")
 
 
-_PLANNERS: Mapping[str, Callable[[Node, GraphIndex], LayerPlan]] = {
+_PLANNERS: Mapping[str, Callable[[Node, Graph], LayerPlan]] = {
     "conv": _plan_conv,
     "conv_transpose": _plan_conv,
     "matmul": plan_matmul,

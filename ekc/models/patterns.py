@@ -2,19 +2,280 @@
 
 An activation is recognised by its numbers: the elementwise nodes between two values are evaluated at some
 points, and are replaced where they give what a known function gives. So it does not matter in which order a
-framework multiplies, or by which identity it writes a sigmoid.
+framework multiplies, or by which identity it writes a sigmoid. Norms and softmax are means, roots and
+quotients:
+
+    d * rsqrt(mean(d * d) + eps) * weight                      rms_norm of d
+    (x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * weight + bias        layer_norm of x
+    exp(x - max(x)) / sum(exp(x - max(x)))                     softmax of x
+    reshape(instance_norm(reshape(x, [n, groups, ...]), 1, 0)) * weight + bias     group_norm of x, in ONNX
+
+Casts may stand anywhere in between: norms of 16-bit models are computed in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ekc.models.elements import FLOAT_NAMES, convert_number
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS, Array
 from ekc.models.graph import Graph, GraphEdit, Node
-from ekc.models.layer_plan import GraphIndex
-from ekc.models.norm_patterns import NORM_KINDS, find_norm, find_softmax, read_before_casts
+
+NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
+
+
+class _Spread(NamedTuple):
+    """The mean of the squares of a value."""
+
+    of: str
+    eps: float
+    axes: tuple[int, ...]
+
+
+def find_norm(node: Node, graph: Graph) -> Node | None:
+    """The norm whose product or quotient by the spread is this node, with the weight and bias behind it."""
+    for deviation, spread in _list_quotients(node, graph):
+        rank = len(graph.values[deviation].shape)
+        dimensions = len(spread.axes)
+        if _skip_casts(spread.of, graph) != _skip_casts(deviation, graph):
+            continue
+        if spread.axes != tuple(range(rank - dimensions, rank)):
+            continue
+        source = _find_shifted(deviation, "mean", spread.axes, graph)
+        kind, x = ("rms_norm", deviation) if source is None else ("layer_norm", source)
+        x = _skip_casts(x, graph)
+        weight, last = _find_affine(node, "mul", dimensions, graph)
+        bias, end = None, last
+        if kind == "layer_norm" and weight is not None:
+            bias, end = _find_affine(last, "add", dimensions, graph)
+        inputs = tuple(name for name in (x, weight, bias) if name is not None)
+        return Node(kind, node.name, inputs, end.output, {"dimensions": dimensions, "eps": spread.eps})
+    return None
+
+
+def read_before_casts(node: Node, graph: Graph) -> Node:
+    """A softmax, norm or mean that reads the value before a cast to float32, since its operator computes in
+    float32 anyway."""
+    source = _skip_casts(node.inputs[0], graph)
+    return replace(node, inputs=(source, *node.inputs[1:]))
+
+
+def find_softmax(node: Node, graph: Graph) -> Node | None:
+    """The softmax whose quotient is this node."""
+    for exponentials, total in _list_fractions(node, graph):
+        e, s = _find_producer(exponentials, "exp", graph), graph.producers.get(_skip_casts(total, graph))
+        if e is None or s is None or s.kind != "reduce" or s.attributes["combine"] != "sum":
+            continue
+        axes = tuple(s.attributes["axes"])
+        if len(axes) != 1 or not s.attributes["keepdims"]:
+            continue
+        if _skip_casts(s.inputs[0], graph) != e.output:
+            continue
+        x = _find_shifted(e.inputs[0], "max", axes, graph) or e.inputs[0]
+        return Node("softmax", node.name, (_skip_casts(x, graph),), node.output, {"axis": axes[0]})
+    return None
+
+
+def _list_fractions(node: Node, graph: Graph) -> Iterator[tuple[str, str]]:
+    """(numerator, denominator) of a / b, and of a * reciprocal(b) in either order."""
+    a, b = node.inputs
+    if node.attributes["function"] == "div":
+        yield a, b
+        return
+    for first, second in ((a, b), (b, a)):
+        inverse = _find_producer(second, "reciprocal", graph)
+        if inverse is not None:
+            yield first, inverse.inputs[0]
+
+
+def _list_quotients(node: Node, graph: Graph) -> Iterator[tuple[str, _Spread]]:
+    """The factors of a value times the inverse root of a mean of squares."""
+    pairs = [(*fraction, "sqrt", 0.5) for fraction in _list_fractions(node, graph)]
+    if node.attributes["function"] == "mul":
+        a, b = node.inputs
+        pairs += [(a, b, "rsqrt", -0.5), (b, a, "rsqrt", -0.5)]
+    for value, root, function, exponent in pairs:
+        inner = _find_root(root, function, exponent, graph)
+        if inner is not None and (spread := _find_spread(inner, graph)):
+            yield value, spread
+
+
+def _find_root(name: str, function: str, exponent: float, graph: Graph) -> str | None:
+    """x of sqrt(x) or x ** 0.5; of rsqrt(x) or x ** -0.5."""
+    root = _find_producer(name, function, graph)
+    if root is not None:
+        return root.inputs[0]
+    power = _find_producer(name, "power", graph)
+    if power is not None and _read_number(power.inputs[1], graph) == exponent:
+        return power.inputs[0]
+    return None
+
+
+def _find_spread(name: str, graph: Graph) -> _Spread | None:
+    """mean(d * d) + eps."""
+    total = _find_producer(name, "add", graph)
+    for mean, number in (total.inputs, total.inputs[::-1]) if total is not None else ():
+        eps, node = _read_number(number, graph), graph.producers.get(_skip_casts(mean, graph))
+        if eps is None or node is None or node.kind != "reduce" or node.attributes["combine"] != "mean":
+            continue
+        of = _find_squared(node.inputs[0], graph)
+        if of is not None and node.attributes["keepdims"]:
+            return _Spread(of, eps, tuple(sorted(node.attributes["axes"])))
+    return None
+
+
+def _find_squared(name: str, graph: Graph) -> str | None:
+    """d of d * d, d ** 2 or square(d)."""
+    for function in ("square", "mul", "power"):
+        node = _find_producer(name, function, graph)
+        if node is None:
+            continue
+        if function == "mul" and _skip_casts(node.inputs[0], graph) != _skip_casts(node.inputs[1], graph):
+            continue
+        if function == "power" and _read_number(node.inputs[1], graph) != 2:
+            continue
+        return node.inputs[0]
+    return None
+
+
+def _find_shifted(name: str, combine: str, axes: tuple[int, ...], graph: Graph) -> str | None:
+    """x of x - mean(x), or of x - max(x), along the axes."""
+    minus = _find_producer(name, "sub", graph)
+    other = graph.producers.get(_skip_casts(minus.inputs[1], graph)) if minus is not None else None
+    if minus is None or other is None or other.kind != "reduce" or other.attributes["combine"] != combine:
+        return None
+    is_same = _skip_casts(other.inputs[0], graph) == _skip_casts(minus.inputs[0], graph)
+    return minus.inputs[0] if is_same and tuple(sorted(other.attributes["axes"])) == axes else None
+
+
+def _find_affine(node: Node, function: str, dimensions: int, graph: Graph) -> tuple[str | None, Node]:
+    """The constant of a row that the only user of a node multiplies by or adds, and that user."""
+    row = graph.values[node.output].shape[-dimensions:]
+    last = node
+    while (user := graph.find_only_user(last.output)) is not None and user.kind == "cast":
+        last = user
+    if user is None or user.attributes.get("function") != function:
+        return None, node
+    others = [name for name in user.inputs if name != last.output]
+    if len(others) != 1 or not graph.values[others[0]].is_constant:
+        return None, node
+    value = graph.values[others[0]]
+    extra = len(value.shape) - dimensions
+    if extra < 0 or value.shape[extra:] != row or any(e != 1 for e in value.shape[:extra]):
+        return None, node
+    return value.name, user
+
+
+def _find_producer(name: str, function: str, graph: Graph) -> Node | None:
+    """The elementwise node of a function that makes a value, casts left out."""
+    node = graph.producers.get(_skip_casts(name, graph))
+    return node if node is not None and node.attributes.get("function") == function else None
+
+
+def _skip_casts(name: str, graph: Graph) -> str:
+    """The value before casts between float32 and floats of 16 bits."""
+    while (node := graph.producers.get(name)) is not None and node.kind == "cast":
+        if not all(graph.values[x].dtype.name in FLOAT_NAMES for x in (node.inputs[0], name)):
+            break
+        name = node.inputs[0]
+    return name
+
+
+def _read_number(name: str, graph: Graph) -> float | None:
+    """The number that a constant is; None for other values."""
+    value = graph.values[name]
+    return float(convert_number(value)) if value.data is not None and value.size == 1 else None
+
+
+def join_group_norms(graph: Graph) -> Graph:
+    """The graph with written-out group norms as single nodes."""
+    edit = GraphEdit(graph)
+    for node in edit.read_nodes():
+        norm = _find_group_norm(node, graph) if node.kind in ("reshape", "elementwise") else None
+        if norm is not None:
+            _write_group_norm(edit, node, norm)
+        else:
+            edit.nodes.append(node)
+    return edit.finish()
+
+
+@dataclass(frozen=True)
+class _GroupNorm:
+    """A group norm: its input, its weight and bias before they are vectors, and where it is written."""
+
+    x: str
+    weights: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+def _find_group_norm(node: Node, graph: Graph) -> _GroupNorm | None:
+    """The group norm whose last node this is: the reshape, or the sum with a bias."""
+    if node.kind == "reshape":
+        user = graph.find_only_user(node.output)
+        if user is not None and user.attributes.get("function") == "mul":
+            total = graph.find_only_user(user.output)
+            if total is not None and _find_group_norm(total, graph) is not None:
+                return None
+        return _find_grouped(node, graph)
+    if node.attributes.get("function") != "add":
+        return None
+    for scaled, bias in (node.inputs, node.inputs[::-1]):
+        product = _find_maker(scaled, "mul", graph)
+        if product is None or graph.find_only_user(scaled) is None:
+            continue
+        for normed, weight in (product.inputs, product.inputs[::-1]):
+            reshape = _find_maker(normed, "reshape", graph)
+            found = _find_grouped(reshape, graph) if reshape is not None else None
+            if found is None or graph.find_only_user(normed) is None:
+                continue
+            if all(_is_per_channel(graph, name, normed) for name in (weight, bias)):
+                return replace(found, weights=(weight, bias))
+    return None
+
+
+def _find_grouped(node: Node, graph: Graph) -> _GroupNorm | None:
+    """A group norm of [n, groups, ...] with weights of 1 and 0, between two reshapes."""
+    norm = _find_maker(node.inputs[0], "group_norm", graph)
+    if norm is None or len(norm.inputs) != 3:
+        return None
+    before = _find_maker(norm.inputs[0], "reshape", graph)
+    if before is None or graph.values[before.inputs[0]].shape != graph.values[node.output].shape:
+        return None
+    one, zero = (graph.values[name].data for name in norm.inputs[1:])
+    if one is None or zero is None or np.any(one != 1) or np.any(zero != 0):
+        return None
+    shape, groups = graph.values[node.output].shape, norm.attributes["groups"]
+    is_split = len(shape) > 2 and graph.values[before.output].shape[:2] == (shape[0], groups)
+    return _GroupNorm(before.inputs[0], (), norm.attributes) if is_split and shape[1] % groups == 0 else None
+
+
+def _is_per_channel(graph: Graph, name: str, x: str) -> bool:
+    """Whether a value has one element for each channel, and ends with dimensions of 1."""
+    shape, full = graph.values[name].shape, graph.values[x].shape
+    wide = (1,) * (len(full) - len(shape)) + shape
+    return wide == (1, full[1], *(1,) * (len(full) - 2))
+
+
+def _write_group_norm(edit: GraphEdit, node: Node, found: _GroupNorm) -> None:
+    x, channels = edit.find_replacement(found.x), edit.values[node.output].shape[1]
+    weights = []
+    for name in (edit.find_replacement(weight) for weight in found.weights):
+        dtype = edit.values[name].dtype
+        weights.append(edit.add_step("reshape", node, (name,), (channels,), dtype))
+    edit.add_node("group_norm", node.name, (x, *weights), node.output, **found.attributes)
+
+
+def _find_maker(name: str, what: str, graph: Graph) -> Node | None:
+    """The node of a kind or function that computes a value."""
+    node = graph.producers.get(name)
+    if node is None or what not in (node.kind, node.attributes.get("function")):
+        return None
+    return node
+
 
 _POINTS = np.linspace(-7, 7, 113)
 _LAST_FUNCTIONS = frozenset({"mul", "div", "clamp", "reciprocal", "minimum", "maximum", "add", "sub"})
@@ -46,11 +307,10 @@ def _rewrite(graph: Graph, replacements: Mapping[str, Node]) -> Graph:
 
 def _replace_norms(graph: Graph) -> Graph:
     """Norms and softmax; each from its last node, so that weight and bias belong to it."""
-    index = GraphIndex(graph)
     found: dict[str, Node] = {}
     for node in graph.nodes:
         if node.kind == "elementwise" and node.attributes["function"] in ("mul", "div"):
-            norm = find_norm(node, index) or find_softmax(node, index)
+            norm = find_norm(node, graph) or find_softmax(node, graph)
             if norm is not None:
                 found[norm.output] = norm
     return _rewrite(graph, found)
@@ -58,19 +318,17 @@ def _replace_norms(graph: Graph) -> Graph:
 
 def _drop_casts_before_norms(graph: Graph) -> Graph:
     """Norms and softmax that read 16-bit values themselves."""
-    index = GraphIndex(graph)
-    found = {node.output: read_before_casts(node, index) for node in graph.nodes if node.kind in NORM_KINDS}
+    found = {node.output: read_before_casts(node, graph) for node in graph.nodes if node.kind in NORM_KINDS}
     return _rewrite(graph, found)
 
 
 def _replace_activations(graph: Graph) -> Graph:
-    index = GraphIndex(graph)
     found: dict[str, Node] = {}
     written: set[str] = set()
     for node in reversed(graph.nodes):
         if node.output in written or node.attributes.get("function") not in _LAST_FUNCTIONS:
             continue
-        match = _find_activation(node, index)
+        match = _find_activation(node, graph)
         if match is not None:
             source, function, nodes = match
             found[node.output] = Node(
@@ -80,31 +338,31 @@ def _replace_activations(graph: Graph) -> Graph:
     return _rewrite(graph, found)
 
 
-def _find_activation(node: Node, index: GraphIndex) -> tuple[str, str, set[str]] | None:
+def _find_activation(node: Node, graph: Graph) -> tuple[str, str, set[str]] | None:
     """The value and the function of it that a node is the end of, and the outputs of the nodes between."""
-    shape, inside = index.values[node.output].shape, {node.output: node}
-    waiting = _list_tensors(node, index)
+    shape, inside = graph.values[node.output].shape, {node.output: node}
+    waiting = _list_tensors(node, graph)
     while waiting and len(inside) < _MAX_NODES:
         if len(waiting) == 1 and len(inside) > 1:
             (source,) = waiting
-            function = _recognise_function(source, node, inside, index)
+            function = _recognise_function(source, node, inside, graph)
             if function is not None:
                 return source, function, set(inside)
-        name = max(waiting, key=lambda n: index.order.get(n, -1))
-        producer = index.producers.get(name)
+        name = max(waiting, key=lambda n: graph.order.get(n, -1))
+        producer = graph.producers.get(name)
         is_pointwise = producer is not None and producer.kind in ("elementwise", "cast")
-        if producer is None or not is_pointwise or index.values[name].shape != shape:
+        if producer is None or not is_pointwise or graph.values[name].shape != shape:
             return None
-        if name in index.outputs or any(u.output not in inside for u in index.users[name]):
+        if name in graph.outputs or any(u.output not in inside for u in graph.users[name]):
             return None
         inside[name] = producer
-        waiting = (waiting - {name}) | _list_tensors(producer, index)
+        waiting = (waiting - {name}) | _list_tensors(producer, graph)
     return None
 
 
-def _list_tensors(node: Node, index: GraphIndex) -> set[str]:
+def _list_tensors(node: Node, graph: Graph) -> set[str]:
     """The inputs of a node that are no known numbers."""
-    values = index.values
+    values = graph.values
     return {n for n in node.inputs if values[n].data is None or values[n].size > 1}
 
 
@@ -112,18 +370,18 @@ def _recognise_function(
     source: str,
     last: Node,
     inside: Mapping[str, Node],
-    index: GraphIndex,
+    graph: Graph,
 ) -> str | None:
     """The activation that some nodes compute of one value."""
     functions = {node.attributes.get("function") for node in inside.values()}
-    value, result = index.values[source], index.values[last.output]
+    value, result = graph.values[source], graph.values[last.output]
     if not functions & _CURVED_FUNCTIONS or value.shape != result.shape or value.dtype.kind not in "fV":
         return None
     arrays: dict[str, Array] = {source: _POINTS}
     with np.errstate(all="ignore"):
-        for output in sorted(inside, key=index.order.__getitem__):
+        for output in sorted(inside, key=graph.order.__getitem__):
             node = inside[output]
-            operands = [arrays[n] if n in arrays else _read_number(n, index) for n in node.inputs]
+            operands = [arrays[n] if n in arrays else np.asarray(_read_number(n, graph)) for n in node.inputs]
             if node.kind == "elementwise":
                 operands[0] = FUNCTIONS[node.attributes["function"]].evaluate(operands, node.attributes)
             arrays[output] = operands[0]
@@ -132,7 +390,7 @@ def _recognise_function(
             return None
         errors = {name: _measure_difference(name, y) for name in ACTIVATIONS}
     nearest = min(errors, key=errors.__getitem__)
-    types = [index.values[name].dtype for node in inside.values() for name in node.inputs]
+    types = [graph.values[name].dtype for node in inside.values() for name in node.inputs]
     is_short = any(dtype.itemsize == 2 for dtype in types)
     return nearest if errors[nearest] <= (_TOLERANCE_OF_16_BITS if is_short else _TOLERANCE) else None
 
@@ -141,9 +399,3 @@ def _measure_difference(function: str, y: Array) -> float:
     known = FUNCTIONS[function].evaluate([_POINTS], {})
     error = np.max(np.abs(y - known) / (1 + np.abs(known)))
     return float(error) if np.isfinite(error) else np.inf
-
-
-def _read_number(name: str, index: GraphIndex) -> Array:
-    data = index.values[name].data
-    assert data is not None
-    return data.astype(np.float64).reshape(())

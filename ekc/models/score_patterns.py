@@ -14,10 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ekc.models.elements import convert_number
+from ekc.models.elements import TRACED_KINDS, convert_number
 from ekc.models.graph import Graph, GraphEdit, Node
-from ekc.models.layer_plan import GraphIndex
-from ekc.models.views import TRACED_KINDS
 
 _NOTE = "attention is computed as two products and a softmax, with its score matrix in memory"
 _LOWEST = -1e4
@@ -30,17 +28,16 @@ def simplify_scores(graph: Graph) -> Graph:
     """The graph with scales behind products, masks by index and softmax without guards."""
     for change in (_move_scales, _replace_masks, _drop_guards, _drop_zeros):
         graph = change(graph)
-    users = graph.find_users()
     softmaxes = [node for node in graph.nodes if node.kind == "softmax"]
-    has_scores = any(user.kind == "matmul" for node in softmaxes for user in users[node.output])
+    has_scores = any(user.kind == "matmul" for node in softmaxes for user in graph.users[node.output])
     return replace(graph, notes=(*graph.notes, _NOTE)) if has_scores else graph
 
 
 def _move_scales(graph: Graph) -> Graph:
     """Numbers that the operands of a product are multiplied by become one behind the product."""
-    index, edit = GraphIndex(graph), GraphEdit(graph)
+    edit = GraphEdit(graph)
     for node in edit.read_nodes():
-        scales = [_find_scale(name, index) for name in node.inputs] if node.kind == "matmul" else []
+        scales = [_find_scale(name, graph) for name in node.inputs] if node.kind == "matmul" else []
         found = [chain for chain in scales if chain is not None]
         if not found:
             edit.nodes.append(node)
@@ -48,8 +45,8 @@ def _move_scales(graph: Graph) -> Graph:
         inputs, number = list(node.inputs), 1.0
         for place, chain in enumerate(scales):
             if chain is not None:
-                inputs[place] = _copy_views(edit, chain[:-1], _find_factors(chain[-1], index)[0])
-                number *= _find_factors(chain[-1], index)[1]
+                inputs[place] = _copy_views(edit, chain[:-1], _find_factors(chain[-1], graph)[0])
+                number *= _find_factors(chain[-1], graph)[1]
         output = edit.values[node.output]
         product = edit.add_step("matmul", node, inputs, output.shape, output.dtype)
         width = edit.values[inputs[0]].shape[-1]
@@ -59,25 +56,25 @@ def _move_scales(graph: Graph) -> Graph:
     return edit.finish()
 
 
-def _find_scale(name: str, index: GraphIndex) -> list[Node] | None:
+def _find_scale(name: str, graph: Graph) -> list[Node] | None:
     """The views of an operand, the last first, and the product with a number that they are views of."""
     chain: list[Node] = []
-    while (node := index.producers.get(name)) is not None and index.find_only_user(name) is not None:
+    while (node := graph.producers.get(name)) is not None and graph.find_only_user(name) is not None:
         chain.append(node)
         if node.kind not in TRACED_KINDS:
             break
         name = node.inputs[0]
     last = chain[-1] if chain else None
     is_scaled = last is not None and last.attributes.get("function") == "mul"
-    return chain if last is not None and is_scaled and _find_factors(last, index)[0] else None
+    return chain if last is not None and is_scaled and _find_factors(last, graph)[0] else None
 
 
-def _find_factors(node: Node, index: GraphIndex) -> tuple[str, float]:
+def _find_factors(node: Node, graph: Graph) -> tuple[str, float]:
     """The tensor and the number that a node multiplies; "" where neither operand is a number."""
     for x, number in (node.inputs, node.inputs[::-1]):
-        value = index.values[number]
+        value = graph.values[number]
         is_number = value.data is not None and value.size == 1
-        if is_number and index.values[x].shape == index.values[node.output].shape:
+        if is_number and graph.values[x].shape == graph.values[node.output].shape:
             return x, float(convert_number(value))
     return "", 1.0
 
@@ -105,16 +102,16 @@ def _restore_root(number: float, width: int, dtype: np.dtype[Any]) -> float:
 def _replace_masks(graph: Graph) -> Graph:
     """Constants that are added before a softmax, or chosen by: nothing where they mask nothing, and by index
     where they mask what is above a diagonal."""
-    index, edit = GraphIndex(graph), GraphEdit(graph)
+    edit = GraphEdit(graph)
     for node in edit.read_nodes():
-        user = index.find_only_user(node.output)
-        found = _find_mask(node, index) if user is not None and user.kind == "softmax" else None
+        user = graph.find_only_user(node.output)
+        found = _find_mask(node, graph) if user is not None and user.kind == "softmax" else None
         if found is None:
             edit.nodes.append(node)
             continue
         scores, kept = found
-        offset = _find_offset(kept, index.values[node.output].shape[-2:])
-        same = index.values[scores].shape == index.values[node.output].shape
+        offset = _find_offset(kept, graph.values[node.output].shape[-2:])
+        same = graph.values[scores].shape == graph.values[node.output].shape
         if kept.all() and same:
             edit.aliases[node.output] = scores
         elif offset is not None and same:
@@ -125,19 +122,19 @@ def _replace_masks(graph: Graph) -> Graph:
     return edit.finish()
 
 
-def _find_mask(node: Node, index: GraphIndex) -> tuple[str, np.ndarray] | None:
+def _find_mask(node: Node, graph: Graph) -> tuple[str, np.ndarray] | None:
     """The scores that a node masks, and which of them it keeps; None for a node that does something else."""
     function = node.attributes.get("function")
     if function == "add":
         for scores, mask in (node.inputs, node.inputs[::-1]):
-            data = index.values[mask].data
-            if data is None or index.values[mask].size < 2:
+            data = graph.values[mask].data
+            if data is None or graph.values[mask].size < 2:
                 continue
             data = data.astype(np.float64)
             if np.all((data == 0) | (data <= _LOWEST)):
                 return scores, data == 0
     if function == "where":
-        chosen, kept, low = (index.values[name] for name in node.inputs)
+        chosen, kept, low = (graph.values[name] for name in node.inputs)
         if chosen.data is not None and low.data is not None and low.size == 1:
             is_low = float(low.data.astype(np.float64).reshape(())) <= _LOWEST
             return (kept.name, chosen.data.astype(bool)) if is_low else None
@@ -156,11 +153,11 @@ def _find_offset(kept: np.ndarray, shape: tuple[int, ...]) -> int | None:
 
 def _drop_guards(graph: Graph) -> Graph:
     """where(isnan(y), 0, y) as y, y being a softmax of scores whose rows all keep some score."""
-    index, edit = GraphIndex(graph), GraphEdit(graph)
+    edit = GraphEdit(graph)
     for node in edit.read_nodes():
-        y = _find_guarded(node, index)
-        softmax = index.producers.get(y) if y is not None else None
-        if y is not None and softmax is not None and _keeps_some(softmax, index):
+        y = _find_guarded(node, graph)
+        softmax = graph.producers.get(y) if y is not None else None
+        if y is not None and softmax is not None and _keeps_some(softmax, graph):
             edit.aliases[node.output] = y
         else:
             edit.nodes.append(node)
@@ -169,47 +166,46 @@ def _drop_guards(graph: Graph) -> Graph:
 
 def _drop_zeros(graph: Graph) -> Graph:
     """A softmax that gives 0 for masked rows as a plain one, where no row is masked as a whole."""
-    index = GraphIndex(graph)
     nodes = (
         replace(node, attributes={"axis": node.attributes["axis"]})
-        if node.attributes.get("zeros_masked_rows") and _keeps_some(node, index)
+        if node.attributes.get("zeros_masked_rows") and _keeps_some(node, graph)
         else node
         for node in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes))
 
 
-def _find_guarded(node: Node, index: GraphIndex) -> str | None:
+def _find_guarded(node: Node, graph: Graph) -> str | None:
     """y of where(y != y, 0, y)."""
     if node.attributes.get("function") != "where":
         return None
     condition, zero, y = node.inputs
-    test, number = index.producers.get(condition), index.values[zero]
+    test, number = graph.producers.get(condition), graph.values[zero]
     is_nan = test is not None and test.attributes.get("function") == "not_equal"
     if test is not None and test.attributes.get("function") == "logical_not":
-        test = index.producers.get(test.inputs[0])
+        test = graph.producers.get(test.inputs[0])
         is_nan = test is not None and test.attributes.get("function") == "equal"
     if test is None or not is_nan or set(test.inputs) != {y}:
         return None
     return y if number.data is not None and not np.any(number.data.astype(np.float64)) else None
 
 
-def _keeps_some(softmax: Node, index: GraphIndex) -> bool:
+def _keeps_some(softmax: Node, graph: Graph) -> bool:
     """Whether no row of a softmax is masked as a whole, as far as a mask is a constant; other masks may."""
-    node = index.producers.get(softmax.inputs[0])
-    while node is not None and (node.kind in ("cast", "reshape") or _is_scale(node, index)):
-        name = _find_factors(node, index)[0] if _is_scale(node, index) else node.inputs[0]
-        node = index.producers.get(name)
+    node = graph.producers.get(softmax.inputs[0])
+    while node is not None and (node.kind in ("cast", "reshape") or _is_scale(node, graph)):
+        name = _find_factors(node, graph)[0] if _is_scale(node, graph) else node.inputs[0]
+        node = graph.producers.get(name)
     if softmax.kind != "softmax" or node is None:
         return False
     if node.attributes.get("function") == "causal_mask":
         return bool(node.attributes["offset"] >= 0)
-    mask = _find_mask(node, index)
+    mask = _find_mask(node, graph)
     return node.kind == "matmul" or (mask is not None and bool(mask[1].any(-1).all()))
 
 
-def _is_scale(node: Node, index: GraphIndex) -> bool:
-    return node.attributes.get("function") == "mul" and bool(_find_factors(node, index)[0])
+def _is_scale(node: Node, graph: Graph) -> bool:
+    return node.attributes.get("function") == "mul" and bool(_find_factors(node, graph)[0])
 
 
 def lower_attention(graph: Graph) -> Graph:

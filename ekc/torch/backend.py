@@ -16,8 +16,7 @@ from ekc.models.build import build_model
 from ekc.tables import format_table
 from ekc.torch.compiled_module import CompiledModule, ReplacementReport
 from ekc.torch.module_graph import list_versions, read_module
-from ekc.torch.replace_layers import replace_layers
-from ekc.torch.tuned_layers import read_records
+from ekc.torch.replace_layers import read_records, replace_layers
 
 NAME, ENTRY_POINT_GROUP = "ekc", "torch_dynamo_backends"
 OPTIONS = ("records", "target", "attention")

@@ -90,18 +90,14 @@ class _GraphBuilder:
         """Record the call of a layer's operator, with the views around it."""
         inputs = [self._get_viewed(source).node for source in call.inputs]
         value = self.fused.graph.values[call.output]
-        shape, views = call.op.outputs[0].shape, list(call.output_views)
-        for view in views:
-            shape = _find_view_shape(shape, view)
-        if tuple(shape) != value.shape:
-            views.append(("reshape", value.shape))
+        shape = call.op.outputs[0].shape
+        views = [] if shape == value.shape else [("reshape", value.shape)]
         name = make_identifier(call.name)
         recorded = self.graph.create_node("call_function", operator, tuple(inputs), {}, name)
         result = fx.Proxy(recorded, self.tracer)
         self.table.known[call.output] = self._apply_views(result, views, name)
-        if not call.output_views:
-            # A layer that reads the result in the shape of the operator needs no view.
-            self.views[call.output, (("reshape", call.op.outputs[0].shape),)] = result
+        # A layer that reads the result in the shape of the operator needs no view.
+        self.views[call.output, (("reshape", shape),)] = result
 
     def _get_viewed(self, source: LayerInput) -> fx.Proxy:
         """An input of a layer. A constant is laid out here, once; other views are recorded."""
@@ -187,13 +183,6 @@ def _find_result_dtype(node: Node, values: Mapping[str, Value]) -> torch.dtype:
     return found
 
 
-def _find_view_shape(shape: Sequence[int], view: View) -> tuple[int, ...]:
-    kind, argument = view
-    if kind == "permute":
-        return tuple(shape[axis] for axis in argument)
-    return tuple(shape) if kind == "cast" else tuple(argument)
-
-
 def make_identifier(name: str) -> str:
     """A name of Python made of the name of a value: "layer1.0.conv" gives "layer1_0_conv"."""
     text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
@@ -212,7 +201,7 @@ class ValueTable:
     known: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._producers = self.fused.graph.find_producers()
+        self._producers = dict(self.fused.graph.producers)
         for step in self.fused.steps:
             for node in (step,) if isinstance(step, Node) else step.nodes:
                 self._producers.setdefault(node.output, node)

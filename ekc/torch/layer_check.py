@@ -67,17 +67,19 @@ class ModuleCheck:
 
     def __str__(self) -> str:
         rows = [
-            (one.name, one.operator or "result", f"{one.error:.3g}", f"{one.tolerance:.3g}", _verdict(one))
+            (
+                one.name,
+                one.operator or "result",
+                f"{one.error:.3g}",
+                f"{one.tolerance:.3g}",
+                "right" if one.ok else "wrong",
+            )
             for one in (*self.layers, *self.results)
         ]
         headers = ("layer", "operator", "error", "tolerance", "verdict")
         return format_table(
             headers, rows, f"{count_nouns(len(self.layers), 'kernel')} checked", label_count=2
         )
-
-
-def _verdict(one: CheckedValue) -> str:
-    return "right" if one.ok else "wrong"
 
 
 def check(module: torch.nn.Module, fast: CompiledModule, inputs: Any) -> ModuleCheck:
@@ -188,8 +190,6 @@ def _check_layers(
         def arrange(array: Any, call: LayerCall = call, shape: Any = shape) -> NDArray[Any]:
             """A result of the operator as the value of the graph, in float64."""
             x = torch.as_tensor(array).double().cpu().expand(call.op.outputs[0].shape)
-            for view in call.output_views:
-                x = apply_view(x, view) if view[0] != "cast" else x
             return np.asarray(x.reshape(shape).numpy())
 
         expected = np.asarray(native.compute_in_float64(call).double().cpu().numpy())

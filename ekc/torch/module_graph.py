@@ -92,7 +92,6 @@ def collect_constants(
         **dict(module.named_buffers(remove_duplicate=False)),
         **dict(module.named_parameters(remove_duplicate=False)),
     }
-    producers = read.find_producers()
 
     def find_owned(name: str) -> torch.Tensor | None:
         """The tensor of the module that a constant of `read` is."""
@@ -100,7 +99,7 @@ def collect_constants(
         if name in owned:
             is_same = value is not None and value.data is not None and _is_same(owned[name], value.data)
             return owned[name].detach() if is_same else None
-        node = producers.get(name)
+        node = read.producers.get(name)
         if node is None or node.kind not in VIEW_KINDS:
             return None
         source = find_owned(node.inputs[0])

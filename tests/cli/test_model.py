@@ -16,8 +16,7 @@ from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.models.model import Model
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.tuning_result import TuningResult
-from ekc.search.whole_model.model_data import NOT_TUNED, TunedLayer
-from ekc.search.whole_model.model_result import ModelResult
+from ekc.search.whole_model.model_result import NOT_TUNED, ModelResult, TunedLayer
 from tests.cli.conftest import CommandLine
 
 LAYER = '[[layer]]\nname = "{}"\nmodel = "net"\noperator = "matmul"\ncount = {}\nm = {}\nn = 16\nk = 16\n\n'

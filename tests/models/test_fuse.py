@@ -11,11 +11,10 @@ import ekc
 from ekc.errors import InvalidInput
 from ekc.ir.operator import Operator
 from ekc.models.build import build_model
-from ekc.models.epilogue_text import format_epilogue, format_kind
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS
 from ekc.models.graph import Graph
 from ekc.models.layer_file import from_layers
-from ekc.models.model import LayerCall, Model
+from ekc.models.model import LayerCall, Model, format_epilogue, format_kind
 from tests.models.blocks import BLOCKS, attention_block, gated_mlp, mlp_block, residual_block, unet_block
 from tests.models.sketch import Sketch
 from tests.models.test_fuse_drawn import compare

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekc.ir import expr as ex
-from ekc.models.layer_plan import GraphIndex
-from ekc.models.views import find_view_chain, is_dense, map_index, merge_factors, split_factors
+from ekc.models.elements import is_dense, list_views, map_index, merge_factors, split_factors, trace_view
 from tests.models.drawn_graphs import list_factorings
 from tests.models.sketch import Sketch
 
@@ -44,10 +43,10 @@ def test_traced_strides_name_the_elements_of_a_view(shape: tuple[int, ...], data
                 name, array = s.permute(name, *order), array.transpose(order)
             case "expand" if len(own) < 4:
                 name, array = s.expand(name, 2, *own), np.broadcast_to(array, (2, *own))
-    index = GraphIndex(s.build(name))
-    names = find_view_chain(name, index.producers)
-    assert names.names[-1] == x
-    dims = names.trace_from(x, index.producers, index.values)
+    graph = s.build(name)
+    names = list_views(name, graph)
+    assert names[-1] == x
+    dims = trace_view(names, x, graph)
     if dims is None:
         return
     factors = list(chain.from_iterable(dims))
@@ -68,6 +67,6 @@ def test_heads_that_share_keys_are_a_factor_of_stride_0() -> None:
     s = Sketch()
     k = s.input(1, 2, 5, 3)
     shared = s.reshape(s.expand(s.reshape(k, 1, 2, 1, 5, 3), 1, 2, 4, 5, 3), 1, 8, 5, 3)
-    index = GraphIndex(s.build(shared))
-    dims = find_view_chain(shared, index.producers).trace_from(k, index.producers, index.values)
+    graph = s.build(shared)
+    dims = trace_view(list_views(shared, graph), k, graph)
     assert dims == ((), ((2, 15), (4, 0)), ((5, 3),), ((3, 1),))

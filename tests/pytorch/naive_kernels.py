@@ -12,10 +12,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.models.build import build_model, find_layers
 from ekc.search.data.trial import Trial
-from ekc.torch.attention import AttentionChoice
 from ekc.torch.module_graph import ModuleGraph, read_module
-from ekc.torch.replace_layers import keep_nodes, replace_layers
-from ekc.torch.tuned_layers import TunedLayers
+from ekc.torch.replace_layers import AttentionChoice, TunedLayers, keep_nodes, replace_layers
 from tests.pytorch.small_models import convert, make_models
 
 

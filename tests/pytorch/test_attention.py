@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; .ci/run installs a build for the CPU")
 
 import ekc.torch  # noqa: E402
-import ekc.torch.attention as attention  # noqa: E402
+import ekc.torch.replace_layers as attention  # noqa: E402
 from ekc.models.build import build_model, execute_fused  # noqa: E402
 from ekc.torch.compiled_module import list_calls  # noqa: E402
 from ekc.torch.module_graph import read_module  # noqa: E402
-from ekc.torch.tuned_layers import TunedLayers  # noqa: E402
+from ekc.torch.replace_layers import TunedLayers  # noqa: E402
 from tests.pytorch.naive_kernels import compile_naively, make_naive_trials, read_model  # noqa: E402
 from tests.pytorch.reading import Function, check_module, make_input, to_numpy  # noqa: E402
 

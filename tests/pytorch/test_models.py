@@ -19,7 +19,7 @@ from ekc.ir.epilogue import parse_epilogue  # noqa: E402
 from ekc.ir.operator import Operator  # noqa: E402
 from ekc.models import Model, from_torch  # noqa: E402
 from ekc.models.build import build_model, execute_fused  # noqa: E402
-from ekc.models.epilogue_text import format_epilogue, format_kind  # noqa: E402
+from ekc.models.model import format_epilogue, format_kind  # noqa: E402
 from tests.pytorch import model_zoo  # noqa: E402
 from tests.pytorch.reading import check_module, flatten_inputs, make_input, to_numpy  # noqa: E402
 

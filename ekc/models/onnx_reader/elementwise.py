@@ -43,24 +43,18 @@ def read_pow(op: Operation) -> None:
     op.finish("elementwise", [op.input(0), op.cast(op.input(1), op.dtype(0))], function="power")
 
 
-def read_many(function: str) -> Callable[[Operation], None]:
-    """Reader of Sum, Mean, Min and Max, which have one input or more."""
+FUNCTIONS_OF_MANY = {"Sum": "add", "Mean": "add", "Min": "minimum", "Max": "maximum"}
+"""Operators of one input or more, and the function that combines two."""
 
-    def read(op: Operation) -> None:
-        value, *others = (op.input(index) for index in range(len(op.proto.input)))
-        for other in others[:-1]:
-            value = op.call(function, value, other)
-        is_mean = op.proto.op_type == "Mean"
-        if not others:
-            op.alias(value)
-        elif is_mean:
-            total = op.call(function, value, others[-1])
-            count = op.add_scalar(1 / len(op.proto.input), op.dtype())
-            op.finish("elementwise", [total, count], function="mul")
-        else:
-            op.finish("elementwise", [value, others[-1]], function=function)
 
-    return read
+def read_many(op: Operation) -> None:
+    """Sum, Mean, Min and Max."""
+    value, *others = (op.input(index) for index in range(len(op.proto.input)))
+    for other in others:
+        value = op.call(FUNCTIONS_OF_MANY[op.proto.op_type], value, other)
+    if others and op.proto.op_type == "Mean":
+        value = op.call("mul", value, op.add_scalar(1 / len(op.proto.input), op.dtype()))
+    op.alias(value)
 
 
 def shorten_bound(number: Any) -> float | int:
@@ -76,20 +70,14 @@ def read_clip(op: Operation) -> None:
         if data is None and op.has(index):
             break
         bounds.append(None if data is None else shorten_bound(data.reshape(())[()]))
-    if len(bounds) == 2:
-        if bounds == [None, None]:
-            op.alias(op.input(0))
-        elif bounds[0] == 0 and bounds[1] is None:
-            op.finish("elementwise", [op.input(0)], function="relu")
-        else:
-            low, high = bounds
-            op.finish("elementwise", [op.input(0)], function="clamp", minimum=low, maximum=high)
-        return
     value = op.input(0)
-    if op.has(1):
-        value = op.call("maximum", value, op.input(1))
-    if op.has(2):
-        value = op.call("minimum", value, op.input(2))
+    if bounds == [0, None]:
+        value = op.call("relu", value)
+    elif len(bounds) == 2 and bounds != [None, None]:
+        value = op.call("clamp", value, minimum=bounds[0], maximum=bounds[1])
+    elif bounds != [None, None]:
+        value = op.call("maximum", value, op.input(1)) if op.has(1) else value
+        value = op.call("minimum", value, op.input(2)) if op.has(2) else value
     op.alias(value)
 
 
@@ -232,8 +220,7 @@ def _align(op: Operation, index: int, what: str) -> str:
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **dict.fromkeys(SAME_FUNCTIONS, read_same_function),
     **{"Mod": read_mod, "Pow": read_pow, "Clip": read_clip, "Tan": read_tan},
-    **{"Sum": read_many("add"), "Mean": read_many("add")},
-    **{"Min": read_many("minimum"), "Max": read_many("maximum")},
+    **dict.fromkeys(FUNCTIONS_OF_MANY, read_many),
     **{"LeakyRelu": read_leaky_relu, "PRelu": read_prelu},
     **{"Elu": read_elu, "Gelu": read_gelu, "IsNaN": read_is_nan, "IsInf": read_is_inf},
     **{"Cast": read_cast, "CastLike": read_cast, "Identity": read_identity, "Dropout": read_dropout},

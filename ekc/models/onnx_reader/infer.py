@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from ekc.models.onnx_reader.operation import Operation
 from ekc.models.onnx_reader.state import (
     Array,
     ReaderState,
-    count_elements,
     has_fixed_shape,
     is_tensor,
     refuse_type,
@@ -162,7 +162,7 @@ def fold_constant(op: Operation, limit: int) -> bool:
         return False
     outputs = [name for name in op.proto.output if name]
     known = [name for name in outputs if has_fixed_shape(state.types.get(name))]
-    sizes = [count_elements(state.types[name]) for name in known]
+    sizes = [prod(state.find_shape(name)) for name in known]
     if sum(sizes) > limit or (len(sizes) < len(outputs) and any(_is_large(op, n, limit) for n in op.inputs)):
         return False
     need = sum(n * state.find_file_dtype(name).itemsize for n, name in zip(sizes, known, strict=True))

@@ -92,9 +92,9 @@ class Operation:
         """Type of an input in the graph."""
         return self.state.find_dtype(self.input(index))
 
-    def is_float(self, index: int = 0) -> bool:
-        """Whether an input has floating elements."""
-        return self.dtype(index).kind not in "iub"
+    def is_float(self) -> bool:
+        """Whether the first input has floating elements."""
+        return self.dtype().kind not in "iub"
 
     def constant(self, index: int) -> Array | None:
         """Elements of an input that is a constant."""
@@ -213,10 +213,6 @@ class Operation:
             return value
         return self.add("cast", [value], dtype=dtype)
 
-    def finish_as(self, value: str, output: int = 0) -> None:
-        """The output is a value in another shape."""
-        target = self.output_shape(output)
-        if self.state.find_shape(value) == target:
-            self.alias(value, output)
-        else:
-            self.finish("reshape", [value], output)
+    def finish_as(self, value: str) -> None:
+        """The first output is a value in another shape."""
+        self.alias(self.reshape(value, self.output_shape()))

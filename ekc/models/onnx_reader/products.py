@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ekc.models.onnx_reader.operation import NotExpressible, Operation
 
 Padding = tuple[tuple[int, int], ...]
@@ -81,9 +83,6 @@ def read_conv_transpose(op: Operation) -> None:
 def read_matmul(op: Operation) -> None:
     """MatMul; vectors become matrices of one row or column."""
     a, b = op.input(0), op.input(1)
-    if op.rank(0) >= 2 and op.rank(1) >= 2:
-        op.finish("matmul", [a, b])
-        return
     if op.rank(0) == 1:
         a = op.reshape(a, (1, *op.shape(0)))
     if op.rank(1) == 1:
@@ -96,14 +95,8 @@ def add_matmul(op: Operation, a: str, b: str) -> str:
     left, right = op.state.find_shape(a), op.state.find_shape(b)
     if left[-1] != right[-2]:
         raise NotExpressible(f"{left[-1]} columns times {right[-2]} rows")
-    batch = tuple(max(pair) for pair in _align(left[:-2], right[:-2]))
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
     return op.add("matmul", [a, b], (*batch, left[-2], right[-1]), op.state.find_dtype(a))
-
-
-def _align(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[int, int]]:
-    rank = max(len(left), len(right))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
-    return list(zip(*padded, strict=True))
 
 
 def read_gemm(op: Operation) -> None:

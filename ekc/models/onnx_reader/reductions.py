@@ -52,15 +52,11 @@ def _expand_weight(op: Operation, index: int, shape: tuple[int, ...]) -> str:
 
 
 def read_group_norm(op: Operation) -> None:
-    """GroupNormalization. That of opset 18 to 20, with weights for groups, is refused by onnx.checker."""
+    """GroupNormalization; InstanceNormalization, with a group for each channel. GroupNormalization of opset
+    18 to 20, with weights for groups, is refused by onnx.checker."""
     names = [op.input(index) for index in range(3)]
-    op.finish("group_norm", names, groups=int(op.get("num_groups")), eps=op.get("epsilon", 1e-5))
-
-
-def read_instance_norm(op: Operation) -> None:
-    """InstanceNormalization: a group for each channel."""
-    names = [op.input(index) for index in range(3)]
-    op.finish("group_norm", names, groups=op.shape()[1], eps=op.get("epsilon", 1e-5))
+    groups = int(op.get("num_groups", op.shape()[1]))
+    op.finish("group_norm", names, groups=groups, eps=op.get("epsilon", 1e-5))
 
 
 def read_softmax(op: Operation) -> None:
@@ -267,7 +263,7 @@ def _find_scale(op: Operation, axis: int, size: int, out: int) -> float:
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **{"BatchNormalization": read_batch_norm, "LayerNormalization": read_layer_norm},
     **{"RMSNormalization": read_rms_norm, "GroupNormalization": read_group_norm},
-    **{"InstanceNormalization": read_instance_norm, "Softmax": read_softmax, "Attention": read_attention},
+    **{"InstanceNormalization": read_group_norm, "Softmax": read_softmax, "Attention": read_attention},
     **dict.fromkeys(("MaxPool", "AveragePool"), read_pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), read_global_pool),
     **dict.fromkeys(REDUCTIONS, read_reduce),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -14,7 +13,7 @@ from ekc.errors import InvalidInput
 from ekc.file_limits import UnpackBudget
 from ekc.models.graph import GraphBuilder, parse_value_dtype
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.weights import Weight
+from ekc.models.onnx_reader.file import Weight
 
 if TYPE_CHECKING:
     from onnx import TypeProto
@@ -211,8 +210,3 @@ def refuse_type(file: str, node: str, found: TypeProto) -> None:
     if elem_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
         kind = onnx.TensorProto.DataType.Name(elem_type).lower()
         raise InvalidInput(f"{file}: {node}: tensors of type {kind} are not supported; cast to float32")
-
-
-def count_elements(found: TypeProto) -> int:
-    """Elements of a tensor of fixed shape."""
-    return prod(dim.dim_value for dim in found.tensor_type.shape.dim)

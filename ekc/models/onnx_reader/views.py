@@ -18,11 +18,8 @@ def read_reshape(op: Operation) -> None:
 
 def read_transpose(op: Operation) -> None:
     """Transpose."""
-    order = tuple(int(a) for a in op.get("perm", range(op.rank())[::-1]))
-    if order == tuple(range(op.rank())):
-        op.alias(op.input(0))
-    else:
-        op.finish("permute", [op.input(0)], order=order)
+    order = [int(a) for a in op.get("perm", range(op.rank())[::-1])]
+    op.alias(op.permute(op.input(0), order))
 
 
 def read_expand(op: Operation) -> None:

@@ -53,7 +53,7 @@ def pad_convolution(
 def read_convolution(call: OperatorCall) -> ValueName:
     """`conv1d` to `conv3d`, `convolution` and the transposed ones. Inputs without a batch get one."""
     check_types(call)
-    weight, transposed = call["weight"], "transpose" in call.target or call.get("transposed", False)
+    weight, transposed = call["weight"], "transpose" in call.operator or call.get("transposed", False)
     kernel = call.shape(weight)[2:]
     rank = len(kernel)
     x, result = call["input"], call.result_shape

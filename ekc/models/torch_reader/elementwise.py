@@ -9,50 +9,44 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ekc.models.functions import FUNCTIONS, Function
+from ekc.models.functions import FUNCTIONS
 from ekc.models.torch_reader.reading import (
     Handler,
     NotCoveredError,
     Operand,
     OperatorCall,
-    Outputs,
     ValueName,
     is_floating,
 )
 
-
-def read_function(function: Function) -> Handler:
-    """Reader of an operator that is a function of one tensor, or of two tensors or numbers of the type of the
-    result."""
-
-    def read(call: OperatorCall) -> ValueName:
-        if function.inputs == 1:
-            return call.apply(function.name, call["self"])
-        left, right = call["self"], call["other"]
-        if call.get("alpha", 1) != 1:
-            right = call.apply("mul", right, call["alpha"])
-        if (
-            function.name == "mul"
-            and isinstance(left, ValueName)
-            and not isinstance(right, ValueName)
-            and right == 1
-        ):
-            return call.cast(left, call.result_dtype)
-        return call.apply(function.name, left, right)
-
-    return read
+TORCH_FUNCTIONS = {function.torch: function for function in FUNCTIONS.values() if function.torch}
+"""Functions by their name in PyTorch."""
 
 
-def read_comparison(function: str) -> Handler:
-    """Reader of a comparison: both sides are cast to their common type."""
+def read_function(call: OperatorCall) -> ValueName:
+    """A function of one tensor, or of two tensors or numbers of the type of the result."""
+    function = TORCH_FUNCTIONS[call.operator]
+    if function.inputs == 1:
+        return call.apply(function.name, call["self"])
+    left, right = call["self"], call["other"]
+    if call.get("alpha", 1) != 1:
+        right = call.apply("mul", right, call["alpha"])
+    if (
+        function.name == "mul"
+        and isinstance(left, ValueName)
+        and not isinstance(right, ValueName)
+        and right == 1
+    ):
+        return call.cast(left, call.result_dtype)
+    return call.apply(function.name, left, right)
 
-    def read(call: OperatorCall) -> ValueName:
-        sides = (call["self"], call["other"])
-        common = find_common_dtype(call, sides)
-        values = [call.convert(round_number(side, common), common) for side in sides]
-        return call.connect(function, values, np.dtype(bool))
 
-    return read
+def read_comparison(call: OperatorCall) -> ValueName:
+    """A comparison: both sides are cast to their common type."""
+    sides = (call["self"], call["other"])
+    common = find_common_dtype(call, sides)
+    values = [call.convert(round_number(side, common), common) for side in sides]
+    return call.connect(TORCH_FUNCTIONS[call.operator].name, values, np.dtype(bool))
 
 
 def round_number(operand: Operand, dtype: np.dtype[Any]) -> Operand:
@@ -85,27 +79,22 @@ def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.d
     return call.reading.find_dtype(call.name, torch.empty((), dtype=common, device="meta"))
 
 
-def read_logical(function: str) -> Handler:
-    """Reader of logical operators; tensors that are not bool are compared with 0."""
-
-    def read(call: OperatorCall) -> ValueName:
-        names = [name for name in ("self", "other") if name in call]
-        if "logical" not in call.target and call.result_dtype != np.dtype(bool):
-            raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
-        values = []
-        for name in names:
-            value = (
-                call.convert(call[name], np.dtype(bool))
-                if not isinstance(call[name], ValueName)
-                else call[name]
-            )
-            if call.dtype(value) != np.dtype(bool):
-                zero = call.reading.add_number(0, call.dtype(value))
-                value = call.connect("not_equal", (value, zero), np.dtype(bool))
-            values.append(value)
-        return call.connect(function, values, np.dtype(bool))
-
-    return read
+def read_logical(call: OperatorCall) -> ValueName:
+    """Logical operators; tensors that are not bool are compared with 0."""
+    names = [name for name in ("self", "other") if name in call]
+    if "logical" not in call.operator and call.result_dtype != np.dtype(bool):
+        raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
+    values = []
+    for name in names:
+        value = (
+            call.convert(call[name], np.dtype(bool)) if not isinstance(call[name], ValueName) else call[name]
+        )
+        if call.dtype(value) != np.dtype(bool):
+            zero = call.reading.add_number(0, call.dtype(value))
+            value = call.connect("not_equal", (value, zero), np.dtype(bool))
+        values.append(value)
+    name = call.operator.strip("_").rpartition("_")[2]
+    return call.connect(f"logical_{name}", values, np.dtype(bool))
 
 
 def read_gelu(call: OperatorCall) -> ValueName:
@@ -150,7 +139,7 @@ def read_rsub(call: OperatorCall) -> ValueName:
 
 def read_division(call: OperatorCall) -> ValueName:
     """`div` with its rounding, and `floor_divide`."""
-    mode = "floor" if "floor_divide" in call.target else call.get("rounding_mode")
+    mode = "floor" if call.operator == "floor_divide" else call.get("rounding_mode")
     if mode is None:
         return call.apply("div", call["self"], call["other"])
     if mode != "floor" or not is_floating(call.result_dtype):
@@ -217,21 +206,16 @@ def read_lerp(call: OperatorCall) -> ValueName:
     return call.apply("add", call["self"], call.apply("mul", difference, call["weight"]))
 
 
-def read_steps(*steps: tuple[Any, ...]) -> Handler:
-    """Reader of an operator of one tensor that is functions after each other, each with its numbers."""
-
-    def read(call: OperatorCall) -> ValueName:
-        value: ValueName = call["self"]
-        for function, *numbers in steps:
-            value = call.apply(function, value, *numbers)
-        return value
-
-    return read
+def read_steps(call: OperatorCall) -> ValueName:
+    """Functions of one tensor after each other, each with its numbers."""
+    value: ValueName = call["self"]
+    for function, *numbers in STEPS[call.operator]:
+        value = call.apply(function, value, *numbers)
+    return value
 
 
 def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
-    call.skip("dtype", "other")
     value = next(call[name] for name in ("self", "input") if name in call)
     target = str(call.first_result.dtype).removeprefix("torch.")
     if target == "float8_e8m0fnu" and call.dtype(value) != call.result_dtype:
@@ -255,40 +239,38 @@ def saturates(dtype: Any) -> bool:
     return bool(torch.tensor(float("inf")).to(dtype).float().isfinite())
 
 
-def read_fill(default: float) -> Handler:
-    """Reader of operators that give a tensor of one number: the argument, or `default`."""
-
-    def read(call: OperatorCall) -> ValueName:
-        call.skip("self", "size", "dtype")
-        number = call.convert(call.get("value", call.get("fill_value", default)), call.result_dtype)
-        return call.expand(call.cast(number, call.result_dtype), call.result_shape)
-
-    return read
+def read_fill(call: OperatorCall) -> ValueName:
+    """A tensor of one number: the argument, else 1 or 0 by the name of the operator."""
+    default = 1.0 if "ones" in call.operator else 0.0
+    number = call.convert(call.get("value", call.get("fill_value", default)), call.result_dtype)
+    return call.expand(call.cast(number, call.result_dtype), call.result_shape)
 
 
-def read_dropout(call: OperatorCall) -> Outputs:
+def read_dropout(call: OperatorCall) -> ValueName:
     """`dropout` in inference: its input."""
     if call.get("train", False) and call["p"] != 0:
         raise NotCoveredError(f"dropout in training (p={call['p']:g}): random numbers")
-    call.skip("p")
     value: ValueName = call["input" if "input" in call else "self"]
-    return (value, None) if isinstance(call.result, tuple | list) else value
+    return value
 
 
-COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+STEPS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
+    "exp2": (("mul", log(2)), ("exp",)),
+    "expm1": (("exp",), ("add", -1.0)),
+    "log2": (("log",), ("mul", 1 / log(2))),
+    "log10": (("log",), ("mul", 1 / log(10))),
+    "log1p": (("add", 1.0), ("log",)),
+}
+"""Operator -> functions after each other, each with its numbers."""
+FILLS = ("fill", "full_like", "new_full", "zeros_like", "new_zeros", "ones_like", "new_ones")
 DROPOUT = ("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 HANDLERS: Mapping[str, Handler] = {
-    **{function.torch: read_function(function) for function in FUNCTIONS.values() if function.torch},
-    **{FUNCTIONS[name].torch: read_comparison(name) for name in COMPARISONS},
-    **{
-        f"{kind}_{name}": read_logical(f"logical_{name}")
-        for kind in ("logical", "bitwise")
-        for name in ("and", "or", "not")
-    },
+    **dict.fromkeys(TORCH_FUNCTIONS, read_function),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), read_comparison),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not", "__and__", "__or__"), read_logical),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_not"), read_logical),
     "remainder": read_remainder,
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), read_clamp),
-    "__and__": read_logical("logical_and"),
-    "__or__": read_logical("logical_or"),
     **dict.fromkeys(("div", "true_divide", "floor_divide"), read_division),
     **dict.fromkeys(("to", "_to_copy", "type_as"), read_cast),
     "relu6": lambda call: clamp(call, call["self"], 0.0, 6.0),
@@ -300,12 +282,7 @@ HANDLERS: Mapping[str, Handler] = {
     "where": read_where,
     "masked_fill": read_masked_fill,
     "lerp": read_lerp,
-    "exp2": read_steps(("mul", log(2)), ("exp",)),
-    "expm1": read_steps(("exp",), ("add", -1.0)),
-    "log2": read_steps(("log",), ("mul", 1 / log(2))),
-    "log10": read_steps(("log",), ("mul", 1 / log(10))),
-    "log1p": read_steps(("add", 1.0), ("log",)),
+    **dict.fromkeys(STEPS, read_steps),
     **dict.fromkeys(DROPOUT, read_dropout),
-    **dict.fromkeys(("fill", "full_like", "new_full", "zeros_like", "new_zeros"), read_fill(0.0)),
-    **dict.fromkeys(("ones_like", "new_ones"), read_fill(1.0)),
+    **dict.fromkeys(FILLS, read_fill),
 }

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ekc.argument_checks import check_choice
 from ekc.errors import InvalidInput
-from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed
+from ekc.models.build import build_model
+from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed, parse_value_dtype
 from ekc.models.model import Model
 from ekc.models.torch_reader import contractions, elementwise, reductions
 from ekc.models.torch_reader.program import (
@@ -89,7 +89,9 @@ def read_program(
     exported: Any, *, dtype: str | None = None, shapes: Shapes | None = None, name: str = "model"
 ) -> Graph:
     """The graph of an exported program; operators without a kind are decomposed once more."""
-    wanted = None if dtype is None else parse_dtype(dtype)
+    if dtype is not None:
+        check_choice("dtype", dtype, READ_DTYPES)
+    wanted = None if dtype is None else parse_value_dtype("dtype", dtype)
     tried: dict[Any, Any] | None = {} if needs_functional(exported) else None
     for _ in range(MAX_ROUNDS):
         functional = exported if tried is None else make_functional(exported, tried)
@@ -110,12 +112,6 @@ def read_program(
 def can_decompose(target: Any) -> bool:
     """Whether the parts of an operator are worth more than the operator itself."""
     return hasattr(target, "_schema") and packet_of(target) not in KEPT_WHOLE
-
-
-def parse_dtype(dtype: str) -> np.dtype[Any]:
-    """The floating type to read a model as."""
-    check_choice("dtype", dtype, READ_DTYPES)
-    return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
 def list_notes(exported: Any, dtype: np.dtype[Any] | None) -> list[str]:
@@ -160,9 +156,6 @@ def from_torch(
 
     >>> model = from_torch(module, torch.zeros(1, 3, 224, 224), dtype="float16")    # doctest: +SKIP
     """
-    from ekc.models.build import build_model
-    from ekc.models.torch_reader.read import read_torch
-
     return build_model(read_torch(module, example_inputs, dtype=dtype, shapes=shapes, name=name))
 
 
@@ -181,9 +174,6 @@ def from_exported(
     Raises `InvalidInput` as `from_torch`, for a missing or broken file, for a dynamic dimension without a
     size, and for sizes that the program excludes.
     """
-    from ekc.models.build import build_model
-    from ekc.models.torch_reader.read import read_exported
-
     return build_model(read_exported(program, dtype=dtype, shapes=shapes, name=name))
 
 

@@ -94,6 +94,8 @@ class OperatorCall:
     reading: Reading
     target: str
     """Name such as `aten.conv2d.default`."""
+    operator: str
+    """The same without library and overload: `conv2d`."""
     name: str
     """Name of the nodes that are made: the path of the module."""
     output: str
@@ -145,9 +147,9 @@ class OperatorCall:
         """Element type of a value."""
         return self.reading.builder.values[value].dtype
 
-    def axis(self, axis: int, value: str, extra: int = 0) -> int:
-        """An axis counted from 0; `extra` dimensions are added by the operator."""
-        return int(axis) % max(1, len(self.shape(value)) + extra)
+    def axis(self, axis: int, value: str) -> int:
+        """An axis counted from 0."""
+        return int(axis) % max(1, len(self.shape(value)))
 
     def axes(self, axes: int | Sequence[int] | None, value: str) -> tuple[int, ...]:
         """Axes counted from 0, in order; all of them for None and for none."""
@@ -280,16 +282,19 @@ def store_dtype(reading: Reading, name: str, tensor: Any) -> np.dtype[Any]:
 
 def take_elements(reading: Reading, name: str) -> np.ndarray[Any, Any] | None:
     """Elements of a constant as NumPy array, without a copy where the type stays."""
-    torch = import_torch()
     tensor = reading.tensors[name]
     if tensor.is_meta:
         return None
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
-    found = str(tensor.dtype).removeprefix("torch.")
-    if hasattr(ml_dtypes, found):
-        bits = torch.int16 if tensor.element_size() == 2 else torch.uint8
-        data = tensor.view(bits).numpy().view(getattr(ml_dtypes, found))
-    else:
-        data = tensor.numpy()
-    wanted = reading.builder.values[name].dtype
+    data, wanted = make_array(tensor.cpu()), reading.builder.values[name].dtype
     return data if data.dtype == wanted else np.asarray(reading.limit(data)).astype(wanted)
+
+
+def make_array(tensor: Any) -> np.ndarray[Any, Any]:
+    """A tensor of the CPU as a NumPy array, of `ml_dtypes` too, in its own memory where it can be shared."""
+    torch = import_torch()
+    tensor = tensor.resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if not hasattr(ml_dtypes, name):
+        return np.asarray(tensor.numpy())
+    bits = torch.int16 if tensor.element_size() == 2 else torch.uint8
+    return np.asarray(tensor.view(bits).numpy().view(getattr(ml_dtypes, name)))

@@ -20,9 +20,8 @@ from ekc.models.torch_reader.reading import (
 
 def read_softmax(call: OperatorCall) -> ValueName:
     """`softmax`, in the type that is asked for; `_safe_softmax` gives 0 for a row of minus infinity alone."""
-    call.skip("dtype", "half_to_float")
     x = as_tensor(call, call.cast(call["self"], call.result_dtype))
-    own: dict[str, Any] = {"zeros_masked_rows": True} if "_safe_softmax" in call.target else {}
+    own: dict[str, Any] = {"zeros_masked_rows": True} if call.operator == "_safe_softmax" else {}
     made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
     return call.reshape(made, call.result_shape)
 
@@ -34,18 +33,16 @@ def fill_in(call: OperatorCall, value: ValueName | None, number: float, count: i
     return call.constant(label, np.full(count, number, call.result_dtype))
 
 
-def read_batch_norm(call: OperatorCall) -> Outputs:
+def read_batch_norm(call: OperatorCall) -> ValueName:
     """`batch_norm` in inference, with stored mean and variance."""
     x, mean, variance = call["input"], call.get("running_mean"), call.get("running_var")
     if call.get("training", False) or mean is None or variance is None:
         raise NotCoveredError("batch norm by the statistics of the batch; ekc reads stored ones")
-    call.skip("momentum", "cudnn_enabled")
     channels = call.shape(x)[1]
     weight = fill_in(call, call.get("weight"), 1.0, channels, "weight")
     bias = fill_in(call, call.get("bias"), 0.0, channels, "bias")
     inputs = (x, weight, bias, mean, variance)
-    made = call.emit("batch_norm", inputs, call.result_shape, eps=float(call["eps"]))
-    return (made, None, None) if isinstance(call.result, tuple | list) else made
+    return call.emit("batch_norm", inputs, call.result_shape, eps=float(call["eps"]))
 
 
 def list_affine(call: OperatorCall, x: ValueName, names: tuple[str, ...], shape: Any) -> list[ValueName]:
@@ -56,16 +53,14 @@ def list_affine(call: OperatorCall, x: ValueName, names: tuple[str, ...], shape:
     return [x, *(v for v in given if v is not None)]
 
 
-def read_layer_norm(call: OperatorCall) -> Outputs:
+def read_layer_norm(call: OperatorCall) -> ValueName:
     """`layer_norm` and `native_layer_norm`."""
-    call.skip("cudnn_enable")
     shape = tuple(call["normalized_shape"])
     inputs = list_affine(call, call["input"], ("weight", "bias"), shape)
-    made = call.emit("layer_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(call["eps"]))
-    return (made, None, None) if isinstance(call.result, tuple | list) else made
+    return call.emit("layer_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(call["eps"]))
 
 
-def read_rms_norm(call: OperatorCall) -> Outputs:
+def read_rms_norm(call: OperatorCall) -> ValueName:
     """`rms_norm`; without eps PyTorch takes the machine epsilon of the type."""
     import torch
 
@@ -74,46 +69,26 @@ def read_rms_norm(call: OperatorCall) -> Outputs:
     if eps is None:
         eps = torch.finfo(call.first_result.dtype).eps
     inputs = list_affine(call, x, ("weight",), shape)
-    made = call.emit("rms_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(eps))
-    return (made, None) if isinstance(call.result, tuple | list) else made
+    return call.emit("rms_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(eps))
 
 
-def read_group_norm(call: OperatorCall) -> Outputs:
+def read_group_norm(call: OperatorCall) -> ValueName:
     """`group_norm` and `native_group_norm`."""
-    call.skip("N", "C", "HxW", "cudnn_enabled")
     x = call["input"]
     groups = call.get("num_groups", call.get("group"))
     inputs = list_affine(call, x, ("weight", "bias"), (call.shape(x)[1],))
-    made = call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
-    return (made, None, None) if isinstance(call.result, tuple | list) else made
+    return call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
 
 
-def read_reduction(combine: str) -> Handler:
-    """Reader of `sum`, `mean`, `prod`, `amax` and `amin`."""
-
-    def read(call: OperatorCall) -> ValueName:
-        x = call["self"]
-        if combine in ("sum", "mean", "prod"):
-            call.skip("dtype")
-            x = call.cast(x, call.result_dtype)
-        axes = call.axes(call.get("dim"), x)
-        return call.reduce(combine, x, axes, bool(call.get("keepdim", False)))
-
-    return read
-
-
-def read_extreme(combine: str, function: str) -> Handler:
-    """Reader of `max` and `min`: of all elements, of an axis, or of two tensors. No node gives the index."""
-
-    def read(call: OperatorCall) -> Outputs:
-        if "other" in call:
-            return call.apply(function, call["self"], call["other"])
-        if isinstance(call.result, tuple | list):
-            axes = call.axes(call["dim"], call["self"])
-            return (call.reduce(combine, call["self"], axes, bool(call["keepdim"])), None)
-        return call.reduce(combine, call["self"], call.axes(None, call["self"]), False)
-
-    return read
+def read_reduction(call: OperatorCall) -> ValueName:
+    """`sum`, `mean`, `prod`, `amax` and `amin`; `max` and `min` of all elements, of an axis, or of two
+    tensors. No node gives the index."""
+    x, combine = call["self"], call.operator.removeprefix("a")
+    if "other" in call:
+        return call.apply(f"{combine}imum", x, call["other"])
+    if combine in ("sum", "mean", "prod"):
+        x = call.cast(x, call.result_dtype)
+    return call.reduce(combine, x, call.axes(call.get("dim"), x), bool(call.get("keepdim", False)))
 
 
 def read_variance(call: OperatorCall) -> Outputs:
@@ -139,7 +114,6 @@ def read_instance_norm(call: OperatorCall) -> ValueName:
     """`instance_norm` by the statistics of each input: a group norm with a group for each channel."""
     if not call["use_input_stats"]:
         raise NotCoveredError("instance norm with stored mean and variance")
-    call.skip("running_mean", "running_var", "momentum", "cudnn_enabled")
     x = call["input"]
     channels = call.shape(x)[1]
     inputs = list_affine(call, x, ("weight", "bias"), (channels,))
@@ -159,69 +133,60 @@ def find_pool_padding(
     return tuple(pairs)
 
 
-def read_pool(kind: str) -> Handler:
-    """Reader of `max_pool` and `avg_pool` of 1 to 3 dimensions."""
+def read_pool(call: OperatorCall) -> ValueName:
+    """`max_pool` and `avg_pool` of 1 to 3 dimensions."""
+    kind = "max_pool" if "max_pool" in call.operator else "avg_pool"
+    x, result = call["self"], call.result_shape
+    rank = int(call.operator.partition("pool")[2][0])
+    if len(call.shape(x)) == rank + 1:
+        x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+    kernel = spread(call["kernel_size"], rank)
+    window = {
+        "kernel": kernel,
+        "stride": spread(call.get("stride") or kernel, rank),
+        "padding": spread(call["padding"], rank),
+        "dilation": spread(call.get("dilation", 1), rank),
+    }
+    padding = find_pool_padding(call, call.shape(x)[2:], window)
+    attributes: dict[str, Any] = {**window, "padding": padding}
+    if kind == "avg_pool":
+        attributes["counts_padding"] = bool(call.get("count_include_pad", True))
+        if call.get("divisor_override") is not None:
+            raise NotCoveredError("avg_pool with a divisor of its own")
+        if attributes["counts_padding"] and any(a > b for b, a in padding):
+            raise NotCoveredError(
+                "an average pool with ceil_mode=True, where a window ends beyond the padding"
+            )
+    return call.reshape(call.emit(kind, (x,), result, **attributes), call.result_shape)
 
-    def read(call: OperatorCall) -> Outputs:
-        x, result = call["self"], call.result_shape
-        rank = int(call.target.partition("pool")[2][0])
-        if len(call.shape(x)) == rank + 1:
-            x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
-        call.skip("ceil_mode")
-        kernel = spread(call["kernel_size"], rank)
-        window = {
+
+def read_adaptive_pool(call: OperatorCall) -> ValueName:
+    """Adaptive pools: a reduction to one element, or a pool where the sizes divide."""
+    kind, combine = ("max_pool", "max") if "max_pool" in call.operator else ("avg_pool", "mean")
+    x, result = call["self"], call.result_shape
+    rank = int(call.operator.partition("pool")[2][0])
+    size, output = call.shape(x)[-rank:], result[-rank:]
+    if all(e == 1 for e in output):
+        axes = tuple(range(len(result) - rank, len(result)))
+        made = call.reduce(combine, x, axes, True)
+    elif size == output:
+        made = x
+    elif any(s % o for s, o in zip(size, output, strict=True)):
+        raise NotCoveredError(f"adaptive pool from {size} to {output}, which does not divide it")
+    else:
+        kernel = tuple(s // o for s, o in zip(size, output, strict=True))
+        lead = result if len(result) == rank + 2 else (1, *result)
+        attributes: dict[str, Any] = {
             "kernel": kernel,
-            "stride": spread(call.get("stride") or kernel, rank),
-            "padding": spread(call["padding"], rank),
-            "dilation": spread(call.get("dilation", 1), rank),
+            "stride": kernel,
+            "padding": ((0, 0),) * rank,
+            "dilation": (1,) * rank,
         }
-        padding = find_pool_padding(call, call.shape(x)[2:], window)
-        attributes: dict[str, Any] = {**window, "padding": padding}
         if kind == "avg_pool":
-            attributes["counts_padding"] = bool(call.get("count_include_pad", True))
-            if call.get("divisor_override") is not None:
-                raise NotCoveredError("avg_pool with a divisor of its own")
-            if attributes["counts_padding"] and any(a > b for b, a in padding):
-                raise NotCoveredError(
-                    "an average pool with ceil_mode=True, where a window ends beyond the padding"
-                )
-        made = call.reshape(call.emit(kind, (x,), result, **attributes), call.result_shape)
-        return (made, None) if isinstance(call.result, tuple | list) else made
-
-    return read
-
-
-def read_adaptive_pool(kind: str, combine: str) -> Handler:
-    """Reader of adaptive pools: a reduction to one element, or a pool where the sizes divide."""
-
-    def read(call: OperatorCall) -> Outputs:
-        call.skip("output_size")
-        x, result = call["self"], call.result_shape
-        rank = int(call.target.partition("pool")[2][0])
-        size, output = call.shape(x)[-rank:], result[-rank:]
-        if all(e == 1 for e in output):
-            axes = tuple(range(len(result) - rank, len(result)))
-            made = call.reduce(combine, x, axes, True)
-        elif size == output:
-            made = x
-        elif any(s % o for s, o in zip(size, output, strict=True)):
-            raise NotCoveredError(f"adaptive pool from {size} to {output}, which does not divide it")
-        else:
-            kernel = tuple(s // o for s, o in zip(size, output, strict=True))
-            lead = result if len(result) == rank + 2 else (1, *result)
-            attributes: dict[str, Any] = {
-                "kernel": kernel,
-                "stride": kernel,
-                "padding": ((0, 0),) * rank,
-                "dilation": (1,) * rank,
-            }
-            if kind == "avg_pool":
-                attributes["counts_padding"] = True
-            batched = call.reshape(x, (*lead[:-rank], *size))
-            made = call.reshape(call.emit(kind, (batched,), lead, **attributes), result)
-        return (made, None) if isinstance(call.result, tuple | list) else made
-
-    return read
+            attributes["counts_padding"] = True
+        batched = call.reshape(x, (*lead[:-rank], *size))
+        made = call.reshape(call.emit(kind, (batched,), lead, **attributes), result)
+    return made
 
 
 DIMENSIONS = ("1d", "2d", "3d")
@@ -232,18 +197,10 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
     **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
     **dict.fromkeys(("var", "var_mean"), read_variance),
-    **{name: read_reduction(name) for name in ("sum", "mean", "prod")},
+    **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "max", "min"), read_reduction),
     "instance_norm": read_instance_norm,
-    "amax": read_reduction("max"),
-    "amin": read_reduction("min"),
-    "max": read_extreme("max", "maximum"),
-    "min": read_extreme("min", "minimum"),
-    **{f"max_pool{d}{tail}": read_pool("max_pool") for d in DIMENSIONS for tail in ("", "_with_indices")},
-    **{f"avg_pool{d}": read_pool("avg_pool") for d in DIMENSIONS},
-    **{
-        f"{head}adaptive_avg_pool{d}": read_adaptive_pool("avg_pool", "mean")
-        for d in DIMENSIONS
-        for head in ("", "_")
-    },
-    **{f"adaptive_max_pool{d}": read_adaptive_pool("max_pool", "max") for d in DIMENSIONS},
+    **{f"max_pool{d}{tail}": read_pool for d in DIMENSIONS for tail in ("", "_with_indices")},
+    **{f"avg_pool{d}": read_pool for d in DIMENSIONS},
+    **{f"{head}adaptive_avg_pool{d}": read_adaptive_pool for d in DIMENSIONS for head in ("", "_")},
+    **{f"adaptive_max_pool{d}": read_adaptive_pool for d in DIMENSIONS},
 }

@@ -19,7 +19,6 @@ from ekc.models.torch_reader.reading import (
 
 def read_reshape(call: OperatorCall) -> ValueName:
     """Operators whose result has the same elements in the same order."""
-    call.skip("size", "shape", "sizes", "dim", "start_dim", "end_dim", "other")
     return call.reshape(call["self"], call.result_shape)
 
 
@@ -42,7 +41,6 @@ def read_transpose(call: OperatorCall) -> ValueName:
 
 def read_expand(call: OperatorCall) -> ValueName:
     """`expand` and `expand_as`."""
-    call.skip("size", "implicit", "other")
     return call.expand(call["self"], call.result_shape)
 
 
@@ -72,10 +70,9 @@ def read_select(call: OperatorCall) -> ValueName:
 
 def read_split(call: OperatorCall) -> Outputs:
     """`split`, `split_with_sizes`, `chunk` and `unbind`: a slice for each result."""
-    call.skip("split_size", "split_sizes", "chunks")
     x = call["self"]
     axis = call.axis(call["dim"], x)
-    drops = "unbind" in call.target
+    drops = call.operator == "unbind"
     parts, start = [], 0
     for result in call.result:
         shape = tuple(int(e) for e in result.shape)
@@ -165,7 +162,6 @@ def read_scatter(call: OperatorCall) -> ValueName:
 
 def read_embedding(call: OperatorCall) -> ValueName:
     """`embedding`: rows of the weight. Its other arguments are for gradients."""
-    call.skip("padding_idx", "scale_grad_by_freq", "sparse")
     return call.emit("gather", (call["weight"], call["indices"]), call.result_shape, axis=0)
 
 
@@ -209,7 +205,6 @@ def read_pad(call: OperatorCall) -> ValueName:
 
 def read_nearest(call: OperatorCall) -> ValueName:
     """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
-    call.skip("output_size")
     x = call.get("self", call.get("input"))
     factors = [1] * len(call.result_shape)
     for axis, scale in zip(range(2, len(factors)), list_scales(call), strict=True):
@@ -243,7 +238,6 @@ def find_nearest_rows(before: int, after: int, scale: float | None) -> np.ndarra
 
 def read_copy(call: OperatorCall) -> ValueName:
     """`copy`: the other tensor in the type and shape of the first."""
-    call.skip("self")
     return call.expand(call.cast(call["src"], call.result_dtype), call.result_shape)
 
 

@@ -46,6 +46,28 @@ KEPT_WHOLE: Mapping[str, str] = {
     ),
 }
 """Operators that decompose into many gathers or into more work: listed as one, with the reason."""
+IGNORED: Mapping[Handler, tuple[str, ...]] = {
+    # The shape and the type of the result say the same.
+    shapes.read_reshape: ("size", "shape", "sizes", "dim", "start_dim", "end_dim", "other"),
+    shapes.read_expand: ("size", "other"),
+    shapes.read_split: ("split_size", "split_sizes", "chunks"),
+    shapes.read_nearest: ("output_size",),
+    shapes.read_copy: ("self",),
+    elementwise.read_fill: ("self", "size", "dtype"),
+    elementwise.read_cast: ("dtype", "other"),
+    reductions.read_reduction: ("dtype",),
+    reductions.read_softmax: ("dtype", "half_to_float"),
+    reductions.read_pool: ("ceil_mode",),
+    reductions.read_adaptive_pool: ("output_size",),
+    reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled"),
+    # They matter in training alone, or say which library PyTorch calls.
+    elementwise.read_dropout: ("p",),
+    reductions.read_batch_norm: ("momentum", "cudnn_enabled"),
+    reductions.read_instance_norm: ("running_mean", "running_var", "momentum", "cudnn_enabled"),
+    reductions.read_layer_norm: ("cudnn_enable",),
+    shapes.read_embedding: ("padding_idx", "scale_grad_by_freq", "sparse"),
+}
+"""Reader of operators -> arguments that it need not read."""
 
 
 class Walk:
@@ -199,10 +221,13 @@ class Walk:
             self.undecided[node.target] = None
             return self.add_opaque(node, explain(node.target))
         arguments = ReadArguments(bound)
-        arguments.drop(*MEMORY_ARGUMENTS, *list_defaults(node.target._schema, bound))
+        arguments.drop(
+            *MEMORY_ARGUMENTS, *IGNORED.get(handler, ()), *list_defaults(node.target._schema, bound)
+        )
         call = OperatorCall(
             self.reading,
             str(node.target),
+            packet,
             self.node_names[node],
             node.name,
             arguments,
@@ -233,8 +258,9 @@ class Walk:
 
     def complete(self, node: Any, made: Any) -> Any:
         """The results of a node, with an opaque node for each that is used and that no node computes."""
-        if not isinstance(made, tuple) or not isinstance(self.facts[node], tuple | list):
+        if not isinstance(self.facts[node], tuple | list):
             return made
+        made = made if isinstance(made, tuple) else (made,)
         used, count = self.list_used_results(node), len(self.facts[node])
         return tuple(
             self.add_opaque_result(node, i, f"result {i + 1} of {count}: no kind of node")

@@ -19,10 +19,9 @@ from ekc.search.cost_model.surrogate import PeerRows, ResidualRows
 from ekc.search.data.options import EFFORTS, Effort
 from ekc.search.data.result import INTERRUPTED, STOPPED
 from ekc.search.loop.task import ScheduleTask
-from ekc.search.whole_model import layer_run
-from ekc.search.whole_model.layer_run import RecentSpaces
-from ekc.search.whole_model.model_result import ModelResult
-from ekc.search.whole_model.model_summary import make_layer_table
+from ekc.search.whole_model import scheduler
+from ekc.search.whole_model.model_result import ModelResult, make_layer_table
+from ekc.search.whole_model.scheduler import RecentSpaces
 from tests.search.helpers import THREADS, rows, tune
 
 OPERATORS = {"small": ekc.matvec(64, 64), "large": ekc.matvec(256, 256), "soft": ekc.softmax((32, 64))}
@@ -85,7 +84,7 @@ def test_winners_are_the_same_where_memory_of_layers_is_freed(
         held.append((evaluators, sum(one.input_cache._rows is not None for one in tasks)))
 
     monkeypatch.setattr(RecentSpaces, "note_use", note)
-    monkeypatch.setattr(layer_run, "KEPT_EVALUATORS", 1)
+    monkeypatch.setattr(scheduler, "KEPT_EVALUATORS", 1)
     result, file = tuned
     again = tune_net(records=shutil.copy(file, tmp_path / "r.db"))
     assert list_winners(again) == list_winners(result)
