@@ -23,9 +23,6 @@ class Contender(Protocol):
     def time(self, turn: int) -> Timing:
         """Latency of a call, warm."""
 
-    def meter(self, turn: int, seconds: float) -> Metering:
-        """Energy of a call, back to back."""
-
     def run(self, turn: int, seconds: float) -> Slice:
         """Sustained time and energy of a call, on a board that is hot from the contender before."""
 
