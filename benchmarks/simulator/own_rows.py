@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.gpu.equals_report import Group, read_groups
 from benchmarks.gpu.fidelity import find_model
 from benchmarks.gpu.folder import RECORDING, TUNING, Folder
+from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated import power
@@ -96,7 +97,7 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
     spec = find_spec(model.name)
     assert spec is not None
     measured = list(_read_kernels(folder).values())
-    jobs = [(spec.name, one) for one in measured]
+    jobs = [(spec, one) for one in measured]
     with ProcessPoolExecutor(count_cores(), multiprocessing.get_context("spawn")) as pool:
         return str(folder.measured["device"]), spec, list(pool.map(_simulate, jobs, chunksize=4))
 
@@ -192,15 +193,11 @@ def _read_timed(folder: Folder) -> Iterator[Measured]:
         yield one
 
 
-def _simulate(job: tuple[str, Measured]) -> OwnRow:
-    name, one = job
-    spec = find_spec(name)
-    assert spec is not None
+def _simulate(job: tuple[GpuSpec, Measured]) -> OwnRow:
+    spec, one = job
     kernel = compile_schedule(one.schedule, spec.arch, spec.limits())
     work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
     figures = analyse_program(one.schedule.program, spec.limits())
-    model = find_model(name)
-    assert model is not None
     clock = min(one.clock_mhz, float(spec.boost_mhz))
     joules: dict[str, float] = {}
     idle_w = clock_w = 0.0
@@ -218,7 +215,7 @@ def _simulate(job: tuple[str, Measured]) -> OwnRow:
         measured=one,
         events=work.launches[0][0],
         simulated_s=sum(float(estimate_latency(spec, *launch, clock).seconds) for launch in work.launches),
-        prior_s=float(model.prior(figures).latency_s[0]),
+        prior_s=float(devices.open(spec.name).prior(figures).latency_s[0]),
         idle_w=idle_w,
         clock_w=clock_w,
         joules=joules,
