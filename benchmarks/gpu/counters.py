@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.recording import RecordedRow, Recording, read_recording
@@ -92,8 +91,7 @@ def _count(kit: Kit, rows: list[RecordedRow], seconds: float) -> None:
 
 
 def _compile(kit: Kit, rows: list[RecordedRow]) -> Iterator[tuple[RecordedRow, CompiledKernel]]:
-    kernels = kit.compile_ahead(row.schedule for row in rows)
-    for row, (_, make) in zip(rows, kernels, strict=True):
+    for row, make in kit.run_ahead(lambda row: kit.compile_kernel(row.schedule), rows):
         try:
             yield row, make()
         except EkcError as problem:

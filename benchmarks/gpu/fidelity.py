@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gpu.budget import Budget
+from benchmarks.common.ranking import compute_error
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
@@ -108,4 +108,4 @@ def _format_rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
 
 
 def _format_error(predicted: NDArray[np.float64], true: NDArray[np.float64]) -> str:
-    return f"{np.median(np.abs(predicted / true - 1)):.1%}" if len(true) else "-"
+    return f"{compute_error(predicted, true):.1%}" if len(true) else "-"

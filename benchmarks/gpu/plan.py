@@ -7,10 +7,9 @@ import importlib.util
 import json
 from pathlib import Path
 
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import PLAN
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
 from ekc.ir.schedule.schedule import Schedule

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.contenders import Contender
+from benchmarks.gpu.contenders import Contender, Slice
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.rotation import Slice
 from ekc.codegen import nvrtc
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import (

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu import trace_file
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TRACES
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.gpu.loops import LOOPS, Loop, Place
 from benchmarks.gpu.pytorch import allow_tf32, read_gpu_uuid, wake_gpu
 from benchmarks.gpu.trace_file import Trace

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import counters, equals, record
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.equals_report import EQUALLY_FAST, read_groups
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.items import make_matmul
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.simulator import own
 from ekc import devices
 from ekc.devices.recording import read_recording

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import pytorch, versus
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import measure_in_turn
 from benchmarks.gpu.folder import Folder
 from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
+from benchmarks.gpu.kit import Budget
 from ekc import devices
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
