@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.ranking import compute_error, compute_interval, compute_rank, resample_groups
+from benchmarks.common.ranking import compute_error
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
 from benchmarks.simulator import learner, write_docs
 from benchmarks.simulator.energy_fit import (
@@ -43,7 +43,18 @@ from benchmarks.simulator.energy_fit import (
     predict_capped_clock,
 )
 from benchmarks.simulator.power import score_fma, score_streaming
-from benchmarks.simulator.rows import CLOCKS, LATENCY, Pairs, compile_work, compute_works, pair_rows, read
+from benchmarks.simulator.rows import (
+    CLOCKS,
+    LATENCY,
+    Pairs,
+    compile_work,
+    compute_interval,
+    compute_rank,
+    compute_works,
+    pair_rows,
+    read,
+    resample_groups,
+)
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.tables import format_table

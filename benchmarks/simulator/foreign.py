@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.ranking import compute_error, compute_interval, compute_rank, resample_groups
+from benchmarks.common.ranking import compute_error
 from benchmarks.common.script import format_verdict, make_main
 from benchmarks.simulator.foreign_rows import (
     CARDS,
@@ -43,6 +43,7 @@ from benchmarks.simulator.foreign_rows import (
     list_rows,
     read_rows,
 )
+from benchmarks.simulator.rows import compute_interval, compute_rank, resample_groups
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles

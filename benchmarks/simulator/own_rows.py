@@ -97,7 +97,7 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
     spec = find_spec(model.name)
     assert spec is not None
     measured = list(_read_kernels(folder).values())
-    jobs = [(spec, one) for one in measured]
+    jobs = [(spec.name, one) for one in measured]
     with ProcessPoolExecutor(count_cores(), multiprocessing.get_context("spawn")) as pool:
         return str(folder.measured["device"]), spec, list(pool.map(_simulate, jobs, chunksize=4))
 
@@ -193,8 +193,10 @@ def _read_timed(folder: Folder) -> Iterator[Measured]:
         yield one
 
 
-def _simulate(job: tuple[GpuSpec, Measured]) -> OwnRow:
-    spec, one = job
+def _simulate(job: tuple[str, Measured]) -> OwnRow:
+    name, one = job
+    spec = find_spec(name)
+    assert spec is not None
     kernel = compile_schedule(one.schedule, spec.arch, spec.limits())
     work = compute_work_without_residual(spec, kernel, get_launch_profiles(kernel))
     figures = analyse_program(one.schedule.program, spec.limits())
@@ -215,7 +217,7 @@ def _simulate(job: tuple[GpuSpec, Measured]) -> OwnRow:
         measured=one,
         events=work.launches[0][0],
         simulated_s=sum(float(estimate_latency(spec, *launch, clock).seconds) for launch in work.launches),
-        prior_s=float(devices.open(spec.name).prior(figures).latency_s[0]),
+        prior_s=float(devices.open(name).prior(figures).latency_s[0]),
         idle_w=idle_w,
         clock_w=clock_w,
         joules=joules,

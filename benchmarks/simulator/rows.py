@@ -4,18 +4,18 @@ beside those of trivial predictors."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
 from benchmarks.common import clblast, estimated
 from benchmarks.common.clblast import Xgemm
-from benchmarks.common.ranking import compute_error, compute_rank
+from benchmarks.common.ranking import compute_error, spearman
 from benchmarks.common.recordings import read_table
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import power, specs
@@ -266,3 +266,22 @@ def predict_by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.boo
 def predict_constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
     """The median of the learning rows, for every row."""
     return np.full(len(values), np.median(values[learn]))
+
+
+def compute_rank(a: Vector, b: Vector) -> float:
+    """Rank correlation; 0 where a side ranks nothing."""
+    return spearman(a, b) or 0.0
+
+
+def resample_groups(groups: ArrayLike, seed: int, draws: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of as many groups as there are, drawn with replacement; `groups` names the group of each row."""
+    random, (names, index) = np.random.default_rng(seed), np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(index == number) for number in range(len(names))]
+    for _ in range(draws):
+        yield np.concatenate([members[n] for n in random.integers(len(names), size=len(names))])
+
+
+def compute_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of drawn values."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)

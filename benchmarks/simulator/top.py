@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import linregress
 
 from benchmarks.common.clblast import WIDEST, Xgemm
-from benchmarks.common.ranking import compute_error, compute_rank
+from benchmarks.common.ranking import compute_error
 from benchmarks.simulator.rows import (
     LATENCY,
     Recording,
@@ -29,6 +29,7 @@ from benchmarks.simulator.rows import (
     Vector,
     Work,
     compile_work,
+    compute_rank,
     compute_works,
     estimate_work,
     is_unfitted,
