@@ -336,10 +336,10 @@ class Runner:
             try:
                 return Schedule.from_json(value["schedule"])
             except EkcError:
-                return Unreadable("Schedule")
+                return Unreadable()
         if "function" in value:
             return RemoteFunction(self, int(value["function"]))
-        return Unreadable(str(value.get("type")))
+        return Unreadable()
 
     def call(self, number: int, arguments: tuple[Any, ...]) -> Any:
         """The value of a function of the student. Raises `AnswerError` where it has none."""
@@ -376,11 +376,8 @@ class RemoteFunction:
         return self.runner.call(self.number, arguments)
 
 
-@dataclass(frozen=True)
 class Unreadable:
     """A value of a student that is no plain data."""
-
-    type_name: str
 
 
 def format_grades(grades: Sequence[Grades]) -> str:
