@@ -35,7 +35,7 @@ from benchmarks.gpu import (
 )
 from benchmarks.gpu.equals_report import format_power
 from benchmarks.gpu.folder import AWAY, REPORT
-from benchmarks.gpu.kit import Budget, Kit, describe_machine
+from benchmarks.gpu.kit import Budget, Kit, NotRun, describe_machine
 from ekc.errors import EkcError, RecordError
 
 PARTS: dict[str, ModuleType] = {
@@ -141,6 +141,8 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
                 kit.folder.add_note(
                     name, "cut short", "there was no time for the rest; a further run goes on"
                 )
+        except NotRun as problem:
+            kit.folder.add_note(name, "not run", str(problem))
         except RecordError as problem:
             # Other parts do not need this part's file; where nothing can be written, the note says so.
             kit.folder.add_note(name, "FAIL", str(problem))

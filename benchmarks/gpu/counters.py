@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.messages import LoadableKernel
 from ekc.devices.recording import RecordedRow, Recording, read_recording
@@ -42,8 +42,7 @@ def run(kit: Kit, budget: Budget) -> None:
     file = kit.folder.path / RECORDING
     why = _explain_absence(kit, file)
     if why:
-        kit.folder.add_note("counters", "not run", why)
-        return
+        raise NotRun(why)
     rows = [row for row in _order_rows(read_recording(file)) if _is_counted(kit, row)]
     batches = [rows[n : n + BATCH] for n in range(0, len(rows), BATCH)]
     for batch in budget.take_affordable(batches):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
@@ -27,15 +27,12 @@ def run(kit: Kit, budget: Budget) -> None:
     """A row for each recorded schedule that was metered, then for those only timed."""
     file = kit.folder.path / RECORDING
     if not file.exists():
-        kit.folder.add_note("fidelity", "not run", "nothing is recorded yet: run the part record")
-        return
+        raise NotRun("nothing is recorded yet: run the part record")
     recording = read_recording(file)
     model = find_model(recording.origin.name)
     if model is None:
         names = ", ".join(specs.list_names())
-        why = f"there is no simulated model of {recording.origin.name}, only of {names}"
-        kit.folder.add_note("fidelity", "not run", why)
-        return
+        raise NotRun(f"there is no simulated model of {recording.origin.name}, only of {names}")
     timed = sorted((r for r in recording.rows if r.timings), key=lambda r: not r.meterings)
     todo = (r for r in timed if kit.folder.find_row("fidelity", r.digest) is None)
     for row in budget.take_affordable(todo):

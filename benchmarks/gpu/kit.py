@@ -21,7 +21,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.cuda_target import parse_target
 from ekc.devices.device import Device
-from ekc.errors import DeviceError
+from ekc.errors import DeviceError, EkcError
 from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.operator import Operator
@@ -40,6 +40,10 @@ REFERENCES = 4
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class NotRun(EkcError):
+    """A part cannot run here; the text says why."""
 
 
 class Budget:

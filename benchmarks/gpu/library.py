@@ -24,7 +24,7 @@ from typing import Any
 import ekc
 from benchmarks.gpu.contenders import Ours, measure_in_turn
 from benchmarks.gpu.folder import TUNING, Row
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.bundle import collect_bundle, open_model
@@ -68,8 +68,7 @@ Step = Callable[[Kit, Bundle, Path, Budget], dict[str, Any]]
 def run(kit: Kit, budget: Budget) -> None:
     """A row for the check program of each form of the library, and one for the program that uses it."""
     if kit.dry:
-        kit.folder.add_note("library", "not run", f"a dry run compiles no library for {kit.label}")
-        return
+        raise NotRun(f"a dry run compiles no library for {kit.label}")
     steps: list[tuple[str, str, Step]] = []
     for form in FORMS:
         steps += [(form, form, _check_library), (f"{form}, calls", form, _use_library)]
@@ -84,8 +83,7 @@ def run(kit: Kit, budget: Budget) -> None:
     try:
         bundle, origin = _make_bundle(kit)
     except EkcError as problem:
-        kit.folder.add_note("library", "not run", str(problem))
-        return
+        raise NotRun(str(problem)) from None
     for name, form, step in budget.take_affordable(todo):
         try:
             with tempfile.TemporaryDirectory() as temporary:

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.gpu.contenders import SLICE_S, HotDevice
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.packs.compare import Measured, answer, compare, format_report
 from benchmarks.gpu.packs.file import Pack, PackedKernel, read_pack
 from benchmarks.gpu.packs.predictions import OperatorPredictions, find_predictions, read_predictions
@@ -101,13 +101,10 @@ class _Run:
 def run(kit: Kit, budget: Budget) -> None:
     """Measure in the order above; a row for each operator has the comparison."""
     if kit.pack is None:
-        kit.folder.add_note(PART, "not run", "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)")
-        return
+        raise NotRun("no pack is named: --pack FILE (python -m benchmarks.gpu.packs)")
     pack = read_pack(kit.pack)
     if not kit.device.simulated and parse_arch_number(pack.head.arch) != parse_arch_number(kit.device.arch):
-        why = f"{pack.path} is compiled for {pack.head.arch}, {kit.label} is {kit.device.arch}"
-        kit.folder.add_note(PART, "not run", why)
-        return
+        raise NotRun(f"{pack.path} is compiled for {pack.head.arch}, {kit.label} is {kit.device.arch}")
     filed = read_predictions(find_predictions(pack.head.device, pack.path))
     lots = [
         _open_lot(pack, number, filed.find(one["name"])) for number, one in enumerate(pack.head.operators)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Figure, Ours, Slice, compare_slices, rotate
 from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.schedule.schedule import Schedule
@@ -79,8 +79,7 @@ class Pair:
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each search, then one for each pair of winners."""
     if importlib.util.find_spec("xgboost") is None:
-        kit.folder.add_note("tune", "not run", "xgboost is not installed")
-        return
+        raise NotRun("xgboost is not installed")
     items = list_small_items() if kit.dry else list_recorded_items()
     seeds = [kit.seed + n for n in (SEEDS[:1] if kit.dry else SEEDS)]
     todo = [Pair(item, seed) for item in items for seed in seeds]
