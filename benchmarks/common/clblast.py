@@ -85,9 +85,9 @@ def build_schedule(one: Xgemm, side: int) -> ekc.Schedule:
     # Strided, the thread comes between the pieces of its own tile; side by side, outside them.
     rows = ("i.2", "i.1", "i.3") if one.strn else ("i.1", "i.2")
     columns = ("j.2", "j.1", "j.3") if one.strm else ("j.1", "j.2")
-    cut = cut.reorder("i.0", "j.0", rows[0], columns[0], "k.0", "k.1", "k.2", *rows[1:], *columns[1:])
     cut = (
-        cut.bind("i.0", "block.y")
+        cut.reorder("i.0", "j.0", rows[0], columns[0], "k.0", "k.1", "k.2", *rows[1:], *columns[1:])
+        .bind("i.0", "block.y")
         .bind("j.0", "block.x")
         .bind(rows[0], "thread.y")
         .bind(columns[0], "thread.x")
@@ -150,9 +150,8 @@ def compute_copied_elements(
 ) -> NDArray[np.int64]:
     """Where in a tile each thread copies in a turn: CLBlast's GlobalToLocalA and GlobalToLocalB."""
     width, deep = min(vector, WIDEST), one.kwg * across // one.threads
-    along = thread % across * (tile // across) + turn // deep * width
-    if strided:
-        along = (thread % across + turn // deep * across) * width
+    side_by_side = thread % across * (tile // across) + turn // deep * width
+    along = (thread % across + turn // deep * across) * width if strided else side_by_side
     return (thread // across * deep + turn % deep) * tile + along
 
 

@@ -1,4 +1,4 @@
-"""Rank correlation, with NumPy alone."""
+"""Rank correlation and median error, with NumPy alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ def compute_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 0, the mean of theirs for equal values."""
     _, group, size = np.unique(values, return_inverse=True, return_counts=True)
     first = np.cumsum(size) - size
-    mean: NDArray[np.float64] = (first + (size - 1) / 2)[group]
-    return mean
+    return np.asarray((first + (size - 1) / 2)[group])
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
@@ -20,3 +19,8 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
+
+
+def compute_error(predicted: NDArray[np.float64], real: NDArray[np.float64]) -> float:
+    """Median relative error."""
+    return float(np.median(np.abs(predicted / real - 1.0)))

@@ -67,10 +67,16 @@ RECORDINGS = (
 @cache
 def read(folder: Path, recording: Recording) -> MeasurementTable:
     """The table of a recording; `InvalidInput` where the folder has none."""
-    file = folder / f"{recording.file}.csv.gz"
-    if not file.is_file():
-        raise InvalidInput(f"data: {folder} has no {file.name}; name the folder that holds the recordings")
-    with gzip.open(file, "rt") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = read_table(folder / f"{recording.file}.csv.gz")
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     return make_table(columns, recording.decisions, recording.figure, recording.costs_ms)
+
+
+def read_table(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, compressed or not; `InvalidInput` where there is none."""
+    if not file.is_file():
+        raise InvalidInput(
+            f"data: {file.parent} has no {file.name}; name the folder that holds the recordings"
+        )
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as stream:
+        return list(csv.DictReader(stream))

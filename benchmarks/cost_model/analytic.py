@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,7 +138,7 @@ def compare_latencies(data: Path, recording: Recording, count: int | None, seed:
 def _make_latency_line(
     recording: Recording, half: str, accesses: str, prior: str, predicted: Array, seconds: Array
 ) -> dict[str, Any]:
-    score = asdict(score_top(predicted, seconds, None if prior == TILE else predicted))
+    score = score_top(predicted, seconds, None if prior == TILE else predicted)
     line = {"recording": recording.device, "half": half, "accesses": accesses, "prior": prior, **score}
     if (accesses, prior) == (RECORDED, MODEL):
         line["pass"] = bool(score["spearman"] >= BAR["spearman"] and score["pick"] <= BAR["pick"])
@@ -182,7 +181,7 @@ def compare_compiled(name: str, op: ekc.Operator, count: int, seed: int) -> dict
     quantities = analyse_schedules([schedule for schedule, _ in timed], spec.limits())
     predicted = data_sheet_prior.predict_prior(spec, quantities, clock).latency_s
     score = score_top(predicted, np.array([seconds for _, seconds in timed]), predicted)
-    return {"operator": name, "device": device.label, **asdict(score)}
+    return {"operator": name, "device": device.label, **score}
 
 
 def _time_schedules(

@@ -33,10 +33,9 @@ from benchmarks.gpu import (
     tune,
     versus,
 )
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.equals_report import format_power
 from benchmarks.gpu.folder import AWAY, REPORT
-from benchmarks.gpu.kit import Kit, describe_machine
+from benchmarks.gpu.kit import Budget, Kit, NotRun, describe_machine
 from ekc.errors import EkcError, RecordError
 
 PARTS: dict[str, ModuleType] = {
@@ -50,22 +49,24 @@ PARTS: dict[str, ModuleType] = {
     "traces": traces,
     "counters": counters,
     "fidelity": fidelity,
+    "prepare": plan,
 }
 """Parts by value; those that need no GPU are last."""
+VISIT = tuple(PARTS)[:-1]
+"""The parts of `all`."""
 FIRST_S = {
-    **{
-        "check": 5.0,
-        "versus": 60.0,
-        "record": 20.0,
-        "pack": 5.0,
-        "tune": 130.0,
-        "equals": 30.0,
-        "traces": 30.0,
-    },
-    **{"library": 40.0, "counters": 20.0, "fidelity": 5.0},
+    "check": 5.0,
+    "versus": 60.0,
+    "record": 20.0,
+    "pack": 5.0,
+    "tune": 130.0,
+    "equals": 30.0,
+    "traces": 30.0,
+    "library": 40.0,
+    "counters": 20.0,
+    "fidelity": 5.0,
 }
 """Estimated seconds, rather too long, of the first item of a part with all preparations."""
-OTHERS = {"prepare": plan}
 REPORT_PART = "report"
 AWAY_PARTS = {"fidelity", REPORT_PART}
 """Parts that need a folder and no device."""
@@ -80,7 +81,7 @@ def main(words: Sequence[str] | None = None, now: Callable[[], float] = time.mon
         print(format_power())
         return 0
     names = (
-        list(PARTS)
+        list(VISIT)
         if "all" in arguments.parts
         else [n for n in dict.fromkeys(arguments.parts) if n != REPORT_PART]
     )
@@ -95,9 +96,7 @@ def main(words: Sequence[str] | None = None, now: Callable[[], float] = time.mon
     except EkcError as problem:
         print(f"benchmarks.gpu: {problem}", file=sys.stderr)
         return BAD_INPUT
-    minutes = arguments.minutes or (
-        DRY_MINUTES if kit.dry else sum(_find_part(name).MINUTES for name in names)
-    )
+    minutes = arguments.minutes or (DRY_MINUTES if kit.dry else sum(PARTS[name].MINUTES for name in names))
     status = 0
     try:
         _run(kit, names, minutes)
@@ -109,7 +108,7 @@ def main(words: Sequence[str] | None = None, now: Callable[[], float] = time.mon
     finally:
         kit.close()
     if REPORT_PART in arguments.parts:
-        names = [name for name in PARTS if any(row["part"] == name for row in kit.folder.rows)]
+        names = [name for name in VISIT if any(row["part"] == name for row in kit.folder.rows)]
     report = "\n\n".join([_format_head(kit), *(_format_part(kit, name) for name in names)])
     print(report)
     try:
@@ -126,7 +125,7 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
 
     A part begins its first item in any case, so one for which too little is left is not begun."""
     end = kit.now() + 60 * minutes
-    minutes_by_part = {name: _find_part(name).MINUTES for name in names}
+    minutes_by_part = {name: PARTS[name].MINUTES for name in names}
     if kit.dry or len(names) == 1:
         minutes_by_part = dict.fromkeys(names, minutes / len(names))
     for name in names:
@@ -137,11 +136,13 @@ def _run(kit: Kit, names: Sequence[str], minutes: float) -> None:
         print(f"{name}: {seconds:.0f} s on {kit.label}", file=sys.stderr)
         try:
             budget = Budget(seconds, kit.now)
-            _find_part(name).run(kit, budget)
+            PARTS[name].run(kit, budget)
             if budget.cut:
                 kit.folder.add_note(
                     name, "cut short", "there was no time for the rest; a further run goes on"
                 )
+        except NotRun as problem:
+            kit.folder.add_note(name, "not run", str(problem))
         except RecordError as problem:
             # Other parts do not need this part's file; where nothing can be written, the note says so.
             kit.folder.add_note(name, "FAIL", str(problem))
@@ -155,7 +156,7 @@ def _format_part(kit: Kit, name: str) -> str:
     """The table of a part, and its notes."""
     notes = [f"  {row['status']}: {row['reason']}" for row in kit.folder.list_notes(name)]
     try:
-        table = _find_part(name).make_table(kit)
+        table = PARTS[name].make_table(kit)
     except RecordError as problem:
         table = f"{name}: {problem}"
     except Exception as problem:
@@ -163,10 +164,6 @@ def _format_part(kit: Kit, name: str) -> str:
         traceback.print_exc()
         table = f"{name}: no table: {type(problem).__name__}: {problem}"
     return "\n".join([table, *notes])
-
-
-def _find_part(name: str) -> ModuleType:
-    return (PARTS | OTHERS)[name]
 
 
 def _format_head(kit: Kit) -> str:
@@ -188,7 +185,7 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, *OTHERS, REPORT_PART, "all"))
+    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, REPORT_PART, "all"))
     parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
     parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")

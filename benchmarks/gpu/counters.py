@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.messages import make_work
 from ekc.devices.recording import RecordedRow, Recording, read_recording
@@ -43,8 +42,7 @@ def run(kit: Kit, budget: Budget) -> None:
     file = kit.folder.path / RECORDING
     why = _explain_absence(kit, file)
     if why:
-        kit.folder.add_note("counters", "not run", why)
-        return
+        raise NotRun(why)
     rows = [row for row in _order_rows(read_recording(file)) if _is_counted(kit, row)]
     batches = [rows[n : n + BATCH] for n in range(0, len(rows), BATCH)]
     for batch in budget.take_affordable(batches):
@@ -92,8 +90,7 @@ def _count(kit: Kit, rows: list[RecordedRow], seconds: float) -> None:
 
 
 def _compile(kit: Kit, rows: list[RecordedRow]) -> Iterator[tuple[RecordedRow, CompiledKernel]]:
-    kernels = kit.compile_ahead(row.schedule for row in rows)
-    for row, (_, make) in zip(rows, kernels, strict=True):
+    for row, make in kit.run_ahead(lambda row: kit.compile_kernel(row.schedule), rows):
         try:
             yield row, make()
         except EkcError as problem:

@@ -3,7 +3,7 @@
 A group is about equally fast kernels of one operator: near-equals of the recording, the records and the plan,
 or one kernel in several orders with the same instruction counts. Its reference is the fastest by a short
 timing, which who asks for speed alone would take; it also runs under a second name, as a control. Every
-kernel is compared with the reference round by round (`benchmarks.gpu.rotation`), so that what a group shows
+kernel is compared with the reference round by round (`benchmarks.gpu.contenders`), so that what a group shows
 does not depend on which kernel was lucky.
 """
 
@@ -16,20 +16,16 @@ from typing import Any
 
 import ekc
 from benchmarks.gpu import plan
-from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours
+from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Ours, Slice, rotate
 from benchmarks.gpu.equals_report import CONTROL, EQUALLY_FAST, PART, Group, format_groups, read_groups
 from benchmarks.gpu.folder import RECORDING, TUNING
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.gpu.orders import list_order_variants
-from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S, Slice, rotate
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Timing
 from ekc.devices.recording import read_recording
 from ekc.errors import EkcError
-from ekc.ir.comparison.compare import DATA_SEED
-from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.database.database import RecordStore, to_canonical_json
 
@@ -170,7 +166,7 @@ def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
 
 def _choose_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
     """Right schedules near the fastest right one."""
-    return _choose_right(kit, item, count, [(one.digest, one) for one in _list_known_schedules(kit, item)])
+    return _choose_right(kit, count, [(one.digest, one) for one in _list_known_schedules(kit, item)])
 
 
 def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
@@ -183,14 +179,13 @@ def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
     for base in bases:
         variants = list(list_order_variants(base, kit.device.limits))
         if variants:
-            return _choose_right(kit, item, count, [("as it is", base), *variants])
+            return _choose_right(kit, count, [("as it is", base), *variants])
     raise _TooFewKernels("no fast schedule has another order with the same counts")
 
 
-def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
+def _choose_right(kit: Kit, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
     """Right schedules, fastest first, at most `count`, none slower than `EQUALLY_FAST` times the first
     of them. Raises the last error where no schedule is right."""
-    expected = ReferenceEvaluator.from_seed(item.op, DATA_SEED)
     names = {schedule.digest: name for name, schedule in named}
     timed: list[_Timed] = []
     problem = EkcError("no schedule is known: run prepare, record, pack or tune before")
@@ -204,7 +199,7 @@ def _choose_right(kit: Kit, item: Item, count: int, named: Sequence[tuple[str, S
     for one in sorted(timed, key=lambda one: (one.timing.latency_s, one.schedule.digest)):
         if right and (len(right) == count or one.timing.latency_s > EQUALLY_FAST * right[0].timing.latency_s):
             break
-        if not kit.judge(one.schedule, one.kernel, expected)[0]:
+        if not kit.judge(one.schedule, one.kernel)[0]:
             right.append(one)
     if not right:
         raise problem

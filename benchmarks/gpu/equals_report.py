@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.gpu.folder import Folder, Row
-from benchmarks.gpu.rotation import (
+from benchmarks.gpu.contenders import (
     CONFIDENCE,
     DETECTION,
     MIN_ROUNDS,
@@ -22,6 +21,7 @@ from benchmarks.gpu.rotation import (
     count_rounds,
     estimate_slice_noise,
 )
+from benchmarks.gpu.folder import Folder, Row
 from ekc.devices.device import POWER_CAP
 from ekc.devices.statistics import Difference
 from ekc.errors import InvalidInput

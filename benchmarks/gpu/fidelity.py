@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.gpu.budget import Budget
+from benchmarks.common.ranking import compute_error
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device
@@ -27,15 +27,12 @@ def run(kit: Kit, budget: Budget) -> None:
     """A row for each recorded schedule that was metered, then for those only timed."""
     file = kit.folder.path / RECORDING
     if not file.exists():
-        kit.folder.add_note("fidelity", "not run", "nothing is recorded yet: run the part record")
-        return
+        raise NotRun("nothing is recorded yet: run the part record")
     recording = read_recording(file)
     model = find_model(recording.origin.name)
     if model is None:
         names = ", ".join(specs.list_names())
-        why = f"there is no simulated model of {recording.origin.name}, only of {names}"
-        kit.folder.add_note("fidelity", "not run", why)
-        return
+        raise NotRun(f"there is no simulated model of {recording.origin.name}, only of {names}")
     timed = sorted((r for r in recording.rows if r.timings), key=lambda r: not r.meterings)
     todo = (r for r in timed if kit.folder.find_row("fidelity", r.digest) is None)
     for row in budget.take_affordable(todo):
@@ -108,4 +105,4 @@ def _format_rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
 
 
 def _format_error(predicted: NDArray[np.float64], true: NDArray[np.float64]) -> str:
-    return f"{np.median(np.abs(predicted / true - 1)):.1%}" if len(true) else "-"
+    return f"{compute_error(predicted, true):.1%}" if len(true) else "-"

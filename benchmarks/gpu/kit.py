@@ -1,15 +1,16 @@
-"""State that the parts share: the device, the folder, and whether the run is a dry run."""
+"""State that the parts share: the device, the folder, whether the run is a dry run, and a part's time."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.device import parse_target
 from ekc.devices.device import Device
-from ekc.errors import DeviceError
+from ekc.errors import DeviceError, EkcError
+from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import count_cores
 from ekc.runtime.verify import verify, verify_if_executable
@@ -30,6 +33,65 @@ from ekc.version import __version__
 DRY_TARGET = "a100"
 AHEAD = 2
 """Kernels compiled ahead of those measured, for each core."""
+RESERVE = 0.03
+"""Share of a part's time that is kept for writing."""
+REFERENCES = 4
+"""Operators whose reference is kept: as many are recorded."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class NotRun(EkcError):
+    """A part cannot run here; the text says why."""
+
+
+class Budget:
+    """Time of a part, from its creation. An item is begun only where it would still fit."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self._now = seconds, now
+        self._end = now() + seconds * (1 - RESERVE)
+        self._longest: dict[float, float] = {}
+        self.cut = False
+        """Whether there was no time for some items."""
+
+    def compute_left_s(self) -> float:
+        """Remaining seconds without the reserve; below 0 after the end."""
+        return self._end - self._now()
+
+    def take_affordable(
+        self, items: Iterable[Item], guess_s: Callable[[Item], float] = lambda item: 0.0
+    ) -> Iterator[Item]:
+        """The items in order, as far as the time goes. Those of one guess are of a kind: one is begun only
+        where the longest of its kind so far would still fit, the first of a kind where the guess does. What
+        is too long is passed over while there is time for a shorter kind."""
+        for item in items:
+            kind = guess_s(item)
+            if self.compute_left_s() <= self._longest.get(kind, kind):
+                self.cut = True
+                if self.compute_left_s() <= min(self._longest.values(), default=0.0):
+                    return
+                continue
+            began = self._now()
+            yield item
+            self._longest[kind] = max(self._longest.get(kind, 0.0), self._now() - began)
+
+    def share_time(
+        self, items: Sequence[Item], good_s: float, least_s: float
+    ) -> Iterator[tuple[Item, float]]:
+        """Items with a share of the time each: as many as can have `good_s`. One that took longer than its
+        share keeps out no other that can still have `least_s`. The first is begun in any case."""
+        chosen = items[: max(1, int(self.compute_left_s() // good_s))]
+        for n, item in enumerate(chosen):
+            share = self.compute_left_s() / (len(chosen) - n)
+            if n and share < least_s:
+                break
+            yield item, share
+        else:
+            self.cut = self.cut or len(chosen) < len(items)
+            return
+        self.cut = True
 
 
 @dataclass
@@ -99,22 +161,30 @@ class Kit:
         self, schedules: Iterable[Schedule]
     ) -> Iterator[tuple[Schedule, Callable[[], CompiledKernel]]]:
         """Schedules in order, each with its kernel, compiled a few ahead in the background."""
-        waiting: list[tuple[Schedule, Future[CompiledKernel]]] = []
+        return self.run_ahead(self.compile_kernel, schedules)
+
+    def run_ahead(
+        self, job: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Callable[[], Result]]]:
+        """Items in order, each with the result of its job, which runs a few ahead in the background."""
+        waiting: list[tuple[Item, Future[Result]]] = []
         ahead = AHEAD * count_cores()
-        for schedule in schedules:
-            waiting.append((schedule, self.workers.submit(self.compile_kernel, schedule)))
+        for item in items:
+            waiting.append((item, self.workers.submit(job, item)))
             if len(waiting) > ahead:
-                first, job = waiting.pop(0)
-                yield first, job.result
-        for first, job in waiting:
-            yield first, job.result
+                first, running = waiting.pop(0)
+                yield first, running.result
+        for first, running in waiting:
+            yield first, running.result
 
     def judge(
-        self, schedule: Schedule, kernel: CompiledKernel, expected: ReferenceEvaluator
+        self, schedule: Schedule, kernel: CompiledKernel, expected: ReferenceEvaluator | None = None
     ) -> tuple[str, str]:
         """(fault or "", verdict as text): executed on the device where it can, else by the PTX machine.
 
-        Raises `EkcError` where neither can execute it."""
+        `expected`: a reference on other inputs than the usual ones. Raises `EkcError` where neither can
+        execute it."""
+        expected = expected or make_reference(schedule.op)
         verdict = verify_if_executable(self.device, schedule, kernel, expected) or verify(
             schedule, kernel, expected
         )
@@ -126,6 +196,12 @@ class Kit:
         end = getattr(self.opened_device, "close", None)
         if end is not None:
             end()
+
+
+@lru_cache(maxsize=REFERENCES)
+def make_reference(op: Operator) -> ReferenceEvaluator:
+    """The reference on the usual inputs."""
+    return ReferenceEvaluator.from_seed(op, DATA_SEED)
 
 
 def _fix_clock(device: Device) -> Device:

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import Ours, measure_in_turn
 from benchmarks.gpu.folder import TUNING, Row
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.bundle import collect_bundle, open_model
@@ -69,8 +68,7 @@ Step = Callable[[Kit, Bundle, Path, Budget], dict[str, Any]]
 def run(kit: Kit, budget: Budget) -> None:
     """A row for the check program of each form of the library, and one for the program that uses it."""
     if kit.dry:
-        kit.folder.add_note("library", "not run", f"a dry run compiles no library for {kit.label}")
-        return
+        raise NotRun(f"a dry run compiles no library for {kit.label}")
     steps: list[tuple[str, str, Step]] = []
     for form in FORMS:
         steps += [(form, form, _check_library), (f"{form}, calls", form, _use_library)]
@@ -85,8 +83,7 @@ def run(kit: Kit, budget: Budget) -> None:
     try:
         bundle, origin = _make_bundle(kit)
     except EkcError as problem:
-        kit.folder.add_note("library", "not run", str(problem))
-        return
+        raise NotRun(str(problem)) from None
     for name, form, step in budget.take_affordable(todo):
         try:
             with tempfile.TemporaryDirectory() as temporary:
@@ -145,12 +142,6 @@ def _choose_schedule(kit: Kit, model: Device, op: Operator) -> KernelChoice:
     return best
 
 
-def _measure_kernels(kit: Kit, bundle: Bundle) -> list[dict[str, Any]]:
-    """Figures of each kernel of a library, measured by ekc on the device."""
-    named = [Ours(str(n), kit.device, k.compiled) for n, k in enumerate(bundle.kernels)]
-    return list(measure_in_turn(named, TURNS, WINDOWS, WINDOW_S).values())
-
-
 def _check_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> dict[str, Any]:
     """Build a library with make, and check it; facts for its row, without "check" where the check program
     failed. Raises `EkcError` where it cannot be built or is skipped."""
@@ -161,7 +152,8 @@ def _check_library(kit: Kit, bundle: Bundle, folder: Path, budget: Budget) -> di
         return {"status": "FAIL", "build_s": build_s, **facts}
     check = facts["found"]
     is_right = all(row["right"] is not False for row in check["kernels"])
-    own = _measure_kernels(kit, bundle)
+    named = [Ours(str(n), kit.device, k.compiled) for n, k in enumerate(bundle.kernels)]
+    own = list(measure_in_turn(named, TURNS, WINDOWS, WINDOW_S).values())
     return {"status": "ok" if is_right else "FAIL", "build_s": build_s, "check": check, "own": own}
 
 

@@ -78,11 +78,7 @@ class Loop:
 
 def make_perceptron_step(place: Place) -> Step:
     """Four wide layers: products of matrices."""
-    rows, wide = place.scale(4096), place.scale(4096)
-    work = _make_classifier_work(
-        place, _make_dense_model(place, wide), lambda: place.make_normal(rows, wide), 1000
-    )
-    return _make_paused_step(place, work)
+    return _make_paused_step(place, _make_dense_work(place, place.scale(4096)))
 
 
 def make_convolutional_step(place: Place) -> Step:
@@ -144,10 +140,7 @@ def make_accumulated_step(place: Place) -> Step:
 
 def make_starved_step(place: Place) -> Step:
     """A perceptron of large batches, whose data come late: never after the same time, and sometimes much."""
-    rows, wide = place.scale(16384), place.scale(4096)
-    work = _make_classifier_work(
-        place, _make_dense_model(place, wide), lambda: place.make_normal(rows, wide), 1000
-    )
+    work = _make_dense_work(place, place.scale(16384))
     batches = place.count_repeats(work, 1.0)
     waits, numbers = random.Random(place.seed), itertools.count(1)
 
@@ -166,17 +159,16 @@ def make_recurrent_step(place: Place) -> Step:
     optimiser = torch.optim.AdamW([*cell.parameters(), *head.parameters()], lr=1e-4)
     loss_of = torch.nn.CrossEntropyLoss()
 
-    def work(batches: int) -> None:
-        words, labels = place.make_normal(long, batch, inside), place.make_classes(100, batch)
-        for _ in range(batches):
-            state = None
-            for word in words:
-                state = cell(word, state)
-            loss = loss_of(head(state[0]), labels)
-            _update(optimiser, loss)
-        loss.item()
+    def draw() -> Any:
+        return place.make_normal(long, batch, inside), place.make_classes(100, batch)
 
-    return _make_paused_step(place, work)
+    def compute_loss(words: Any, labels: Any) -> Any:
+        state = None
+        for word in words:
+            state = cell(word, state)
+        return loss_of(head(state[0]), labels)
+
+    return _make_paused_step(place, _make_updating_work(optimiser, draw, compute_loss))
 
 
 def make_adversarial_step(place: Place) -> Step:
@@ -194,20 +186,18 @@ def make_adversarial_step(place: Place) -> Step:
     loss_of, real = nn.BCEWithLogitsLoss(), place.make_normal(rows, 3, side, side)
     yes, no = torch.ones(rows, 1, device=place.device), torch.zeros(rows, 1, device=place.device)
 
-    def judging(batches: int) -> None:
+    def make() -> Any:
         with torch.no_grad():
-            made = maker(place.make_normal(rows, wide))
-        for _ in range(batches):
-            loss = loss_of(judge(real), yes) + loss_of(judge(made), no)
-            _update(judges, loss)
-        loss.item()
+            return (maker(place.make_normal(rows, wide)),)
 
-    def making(batches: int) -> None:
-        for _ in range(batches):
-            loss = loss_of(judge(maker(place.make_normal(rows, wide))), yes)
-            _update(makers, loss)
-        loss.item()
+    def compute_judge_loss(made: Any) -> Any:
+        return loss_of(judge(real), yes) + loss_of(judge(made), no)
 
+    def compute_maker_loss() -> Any:
+        return loss_of(judge(maker(place.make_normal(rows, wide))), yes)
+
+    judging = _make_updating_work(judges, make, compute_judge_loss)
+    making = _make_updating_work(makers, tuple, compute_maker_loss)
     return _make_phased_step(place, (judging, 0.5), (making, 0.5))
 
 
@@ -235,14 +225,11 @@ def make_language_step(place: Place) -> Step:
                 text = torch.cat([text[:, 1:], chosen], 1)
         int(text[0, -1])
 
-    def training(batches: int) -> None:
-        text = place.make_classes(words, batch, long)
-        for _ in range(batches):
-            logits = model(text)[:, :-1]
-            loss = loss_of(logits.reshape(-1, words).float(), text[:, 1:].reshape(-1))
-            _update(optimiser, loss)
-        loss.item()
+    def compute_loss(text: Any) -> Any:
+        logits = model(text)[:, :-1]
+        return loss_of(logits.reshape(-1, words).float(), text[:, 1:].reshape(-1))
 
+    training = _make_updating_work(optimiser, lambda: (place.make_classes(words, batch, long),), compute_loss)
     return _make_phased_step(place, (writing, 0.4), (training, 0.6))
 
 
@@ -263,8 +250,11 @@ LOOPS = {
 """In this order: what little time is for differs most."""
 
 
-def _make_dense_model(place: Place, wide: int) -> Any:
-    return place.torch.nn.Sequential(*_make_layers(place.torch, wide, 4), place.torch.nn.Linear(wide, 1000))
+def _make_dense_work(place: Place, rows: int) -> Work:
+    """Four wide layers on batches of so many rows."""
+    torch, wide = place.torch, place.scale(4096)
+    model = torch.nn.Sequential(*_make_layers(torch, wide, 4), torch.nn.Linear(wide, 1000))
+    return _make_classifier_work(place, model, lambda: place.make_normal(rows, wide), 1000)
 
 
 def _make_layers(torch: Any, wide: int, times: int) -> list[Any]:
@@ -314,29 +304,35 @@ def _make_classifier_work(
     return work
 
 
-def _update(optimiser: Any, loss: Any) -> None:
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
+def _make_updating_work(
+    optimiser: Any, draw: Callable[[], tuple[Any, ...]], compute_loss: Callable[..., Any]
+) -> Work:
+    """New data; batches, each with an update."""
+
+    def work(batches: int) -> None:
+        data = draw()
+        for _ in range(batches):
+            loss = compute_loss(*data)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        loss.item()
+
+    return work
 
 
 def _make_paused_step(place: Place, work: Work) -> Step:
     """A step of as many repetitions as take its time here, then a wait for data."""
-    count = place.count_repeats(work, 1.0)
-
-    def step() -> None:
-        work(count)
-        time.sleep(GAP_S)
-
-    return step
+    return _make_phased_step(place, (work, 1.0), gap_s=GAP_S)
 
 
-def _make_phased_step(place: Place, *phases: tuple[Work, float]) -> Step:
+def _make_phased_step(place: Place, *phases: tuple[Work, float], gap_s: float = 0.0) -> Step:
     """A step of phases, each with its share of the time, one right after the other."""
     counted = [(work, place.count_repeats(work, share)) for work, share in phases]
 
     def step() -> None:
         for work, count in counted:
             work(count)
+        time.sleep(gap_s)
 
     return step

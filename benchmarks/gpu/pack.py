@@ -13,33 +13,26 @@ All goes into the recording, each row before the next is measured; a further run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
 
-from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import HotDevice
+from benchmarks.gpu.contenders import SLICE_S, HotDevice
 from benchmarks.gpu.folder import RECORDING
-from benchmarks.gpu.kit import AHEAD, Kit
-from benchmarks.gpu.packs.compare import Measured, answer, compare
+from benchmarks.gpu.kit import Budget, Kit, NotRun
+from benchmarks.gpu.packs.compare import Measured, answer, compare, format_report
 from benchmarks.gpu.packs.file import Pack, PackedKernel, read_pack
 from benchmarks.gpu.packs.predictions import OperatorPredictions, find_predictions, read_predictions
-from benchmarks.gpu.packs.report import format_report
-from benchmarks.gpu.rotation import SLICE_S
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Metering, Timing
 from ekc.devices.recording import Recording, RecordingWriter, read_recording
 from ekc.errors import EkcError, RecordError
-from ekc.ir.comparison.compare import DATA_SEED
-from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.processes.pool import count_cores
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 
 PART = "pack"
@@ -68,7 +61,6 @@ class _Lot:
     op: Operator
     kernels: dict[str, PackedKernel]
     filed: OperatorPredictions
-    expected: ReferenceEvaluator | None = None
 
 
 @dataclass
@@ -109,13 +101,10 @@ class _Run:
 def run(kit: Kit, budget: Budget) -> None:
     """Measure in the order above; a row for each operator has the comparison."""
     if kit.pack is None:
-        kit.folder.add_note(PART, "not run", "no pack is named: --pack FILE (python -m benchmarks.gpu.packs)")
-        return
+        raise NotRun("no pack is named: --pack FILE (python -m benchmarks.gpu.packs)")
     pack = read_pack(kit.pack)
     if not kit.device.simulated and parse_arch_number(pack.head.arch) != parse_arch_number(kit.device.arch):
-        why = f"{pack.path} is compiled for {pack.head.arch}, {kit.label} is {kit.device.arch}"
-        kit.folder.add_note(PART, "not run", why)
-        return
+        raise NotRun(f"{pack.path} is compiled for {pack.head.arch}, {kit.label} is {kit.device.arch}")
     filed = read_predictions(find_predictions(pack.head.device, pack.path))
     lots = [
         _open_lot(pack, number, filed.find(one["name"])) for number, one in enumerate(pack.head.operators)
@@ -173,20 +162,6 @@ def take_turns(lists: Sequence[Sequence[T]]) -> list[T]:
 Prepared = tuple[Schedule, CompiledKernel]
 
 
-def _prepare_ahead(
-    state: _Run, wanted: Sequence[tuple[_Lot, str]]
-) -> Iterator[tuple[_Lot, str, Callable[[], Prepared]]]:
-    """Kernels in order, each read from the pack in the background while those before it are measured."""
-    waiting: list[tuple[_Lot, str, Future[Prepared]]] = []
-    for lot, digest in wanted:
-        waiting.append((lot, digest, state.kit.workers.submit(_prepare, state, lot, digest)))
-        if len(waiting) > AHEAD * count_cores():
-            first, name, job = waiting.pop(0)
-            yield first, name, job.result
-    for first, name, job in waiting:
-        yield first, name, job.result
-
-
 def _prepare(state: _Run, lot: _Lot, digest: str) -> Prepared:
     """Schedule and kernel. A simulated device runs PTX, which a pack does not have: there it is compiled."""
     packed, head = lot.kernels[digest], state.pack.head
@@ -201,8 +176,8 @@ def _time_all(state: _Run) -> None:
     orders = [[(lot, d) for d in order_timings(list(lot.kernels.values()), lot.filed)] for lot in state.lots]
     wanted = [(lot, d) for lot, d in take_turns(orders) if d not in state.timings and d not in state.failed]
     until_s = state.budget.compute_left_s() - TIMED_SHARE * state.budget.seconds
-    in_turn = _prepare_ahead(state, wanted)
-    for lot, digest, make in state.budget.take_affordable(in_turn):
+    in_turn = state.kit.run_ahead(lambda one: _prepare(state, *one), wanted)
+    for (lot, digest), make in state.budget.take_affordable(in_turn):
         if state.kit.folder.is_full(RECORDING):
             return
         if state.budget.compute_left_s() < until_s:
@@ -298,10 +273,8 @@ def _check_first(state: _Run) -> None:
     ]
     for lot, digest in state.budget.take_affordable(wanted):
         schedule, kernel = _prepare(state, lot, digest)
-        if lot.expected is None:
-            lot.expected = ReferenceEvaluator.from_seed(lot.op, DATA_SEED)
         try:
-            fault, verdict = state.kit.judge(schedule, kernel, lot.expected)
+            fault, verdict = state.kit.judge(schedule, kernel)
         except EkcError as problem:
             state.writer.add_failure(schedule, f"device: {problem}")
             continue

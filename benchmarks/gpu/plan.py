@@ -7,10 +7,9 @@ import importlib.util
 import json
 from pathlib import Path
 
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import PLAN
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
 from ekc.ir.schedule.schedule import Schedule
@@ -27,8 +26,7 @@ VERSION = 1
 def run(kit: Kit, budget: Budget) -> None:
     """Tune every item of `versus` on the device, which should be a simulated one; keep the fastest."""
     if importlib.util.find_spec("xgboost") is None:
-        kit.folder.add_note("prepare", "not run", "xgboost is not installed")
-        return
+        raise NotRun("xgboost is not installed")
     items = list_small_items() if kit.dry else list_versus_items()
     file = kit.folder.path / PLAN
     known = read_plan(file)

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.gpu import __main__ as kit_program
 from benchmarks.gpu import library
+from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S
 from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel, digest_kernel
 from ekc.devices.device import Metering, Timing
@@ -114,31 +114,22 @@ def run_call(clock: VirtualClock, words: Sequence[str]) -> int:
         return PricedDevice(device._spec, clock, part) if type(device) is SimulatedDevice else device
 
     devices.open = open_priced
-    _add_price(Kit, "judge", CHECK_S, clock)
-    _add_price(Finals, "_execute", FINALIST_S, clock)
-    _add_real_time(library, "_run_program", clock)
+    _add_price(Kit, "judge", clock, CHECK_S)
+    _add_price(Finals, "_execute", clock, FINALIST_S)
+    _add_price(library, "_run_program", clock)
     return kit_program.main(words, clock.now)
 
 
-def _add_real_time(owner: Any, name: str, clock: VirtualClock) -> None:
+def _add_price(owner: Any, name: str, clock: VirtualClock, price_s: float | None = None) -> None:
+    """Let each call of a function take its price; without one, its real time."""
     real: Callable[..., Any] = getattr(owner, name)
 
-    def timed(*arguments: Any) -> Any:
+    def paid(*arguments: Any) -> Any:
         began = time.monotonic()
         try:
             return real(*arguments)
         finally:
-            clock.pay(time.monotonic() - began)
-
-    setattr(owner, name, timed)
-
-
-def _add_price(owner: type, name: str, seconds: float, clock: VirtualClock) -> None:
-    real: Callable[..., Any] = getattr(owner, name)
-
-    def paid(*arguments: Any) -> Any:
-        clock.pay(seconds)
-        return real(*arguments)
+            clock.pay(time.monotonic() - began if price_s is None else price_s)
 
     setattr(owner, name, paid)
 

@@ -1,21 +1,46 @@
-"""cuBLAS and cuDNN, and what PyTorch writes in Triton, called through PyTorch on the same numbers as ours."""
+"""cuBLAS and cuDNN, and what PyTorch writes in Triton, called through PyTorch on the same numbers as ours.
+
+A call is captured as a graph of many, and timed and metered as ekc's own kernels are, by the same rules
+(`ekc/devices/cuda/timing.py`): graphs as long, replayed as often in a sample, as long a warm-up, as many
+samples. Between two graphs the GPU may pause: who has fewer of them would look faster. Who is busy for longer
+may meet the power cap, and be timed at a lower clock. The GPU never waits for the host between the events:
+samples are queued together. The L2 is warm, as calls follow each other.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.contenders import Contender
-from benchmarks.gpu.graphs import GraphContender, check_result
+from benchmarks.gpu.contenders import Contender, Slice
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
-from ekc.devices.cuda.timing import choose_graph_calls
+from ekc.codegen import nvrtc
+from ekc.devices.cuda.messages import TimingRules
+from ekc.devices.cuda.timing import (
+    SAMPLE_DURATION_S,
+    WARM_UP_DURATION_S,
+    QueueUnit,
+    choose_graph_calls,
+    sample_until_narrow,
+)
+from ekc.devices.cuda.worker import BATCH_DURATION_S
+from ekc.devices.device import Device, MeasurementConditions, Timing
+from ekc.devices.metering import meter
+from ekc.devices.metering.meter import CompletedCalls
+from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
+from ekc.runtime.verify import compute_library_tolerance, draw_compared_indices
+from ekc.version import __version__
 
 WARM_UP_CALLS = 3
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
@@ -115,7 +140,7 @@ class Lab:
         name = f"{name}, PyTorch {self._torch.__version__}"
         result = _warm_up(self._torch, call)
         check_result(name, result.float().cpu().numpy(), self._item, self._expected)
-        return GraphContender(name, self._kit.device, TorchGraph(self._torch, call))
+        return CapturedCall(name, self._kit.device, self._torch, call)
 
     def _find_function(self) -> Callable[..., Any]:
         torch, item = self._torch, self._item
@@ -161,40 +186,16 @@ def _warm_up(torch: Any, call: Call) -> Any:
     return result
 
 
-class TorchGraph:
-    """A `graphs.Machine`."""
+class CapturedCall:
+    """A call captured as a graph of many; see `contenders.Contender`."""
 
-    def __init__(self, torch: Any, call: Call) -> None:
-        self._torch = torch
-        self._index = torch.cuda.current_device()
-        self.uuid = read_gpu_uuid(torch)
-        self.calls, self._graph = 1, self._capture(call, 1)
-        self.calls = choose_graph_calls(self._measure_call_s())
-        self._graph = self._capture(call, self.calls)
-
-    def make_current(self) -> None:
-        """See `Machine`: a thread begins with the first GPU."""
-        self._torch.cuda.set_device(self._index)
-
-    def replay(self) -> None:
-        """See `Machine`."""
-        self._graph.replay()
-
-    def create_event(self) -> Any:
-        """See `Machine`."""
-        return self._torch.cuda.Event(enable_timing=True)
-
-    def record_event(self, event: Any) -> None:
-        """See `Machine`."""
-        event.record()
-
-    def wait_for_event(self, event: Any) -> None:
-        """See `Machine`."""
-        event.synchronize()
-
-    def compute_seconds(self, begin: Any, end: Any) -> float:
-        """See `Machine`; CUDA counts in milliseconds."""
-        return float(begin.elapsed_time(end)) / 1e3
+    def __init__(self, name: str, device: Device, torch: Any, call: Call) -> None:
+        self.name = name
+        self._device, self._torch = device, torch
+        self._index, self._uuid = torch.cuda.current_device(), read_gpu_uuid(torch)
+        self._calls, self._graph = 1, self._capture(call, 1)
+        self._calls = choose_graph_calls(self._measure_call_s())
+        self._graph = self._capture(call, self._calls)
 
     def _capture(self, call: Call, calls: int) -> Any:
         graph = self._torch.cuda.CUDAGraph()
@@ -205,9 +206,121 @@ class TorchGraph:
 
     def _measure_call_s(self) -> float:
         """Seconds of a call, roughly."""
-        events = [self.create_event() for _ in range(2 * WARM_UP_CALLS)]
+        events = [self._create_event() for _ in range(2 * WARM_UP_CALLS)]
         for event in events:
-            self.record_event(event)
-            self.replay()
-        self.wait_for_event(events[-1])
-        return self.compute_seconds(events[WARM_UP_CALLS], events[-1]) / (WARM_UP_CALLS - 1)
+            event.record()
+            self._graph.replay()
+        events[-1].synchronize()
+        return _compute_seconds(events[WARM_UP_CALLS], events[-1]) / (WARM_UP_CALLS - 1)
+
+    def _create_event(self) -> Any:
+        return self._torch.cuda.Event(enable_timing=True)
+
+    def time(self, turn: int) -> Timing:
+        """Median of the graphs; every measurement is fresh, whatever its turn."""
+        began, unit = time.monotonic(), self._measure_unit()
+        repeats = unit.count_repeats(SAMPLE_DURATION_S)
+        for _ in range(unit.count_repeats(WARM_UP_DURATION_S)):
+            unit.queue()
+
+        def take(most: int) -> list[float]:
+            return self._take_samples(repeats, most)
+
+        samples = sample_until_narrow(take, TimingRules(), lambda: time.monotonic() - began)
+        method = f"{unit.method}, {repeats * unit.calls} calls a sample"
+        span, count = compute_median_interval(samples), len(samples)
+        return Timing(
+            compute_median(samples), span, count, self._describe_conditions(), method, tuple(samples)
+        )
+
+    def _measure_unit(self) -> QueueUnit:
+        """The graph, with the rough time of a call in it."""
+        (call_s,) = self._take_samples(1, 1)
+        return QueueUnit(self._graph.replay, self._calls, call_s, "graph replay")
+
+    def _take_samples(self, repeats: int, count: int) -> list[float]:
+        """Seconds of a call, by sample; a sample is `repeats` graphs queued together."""
+        events = [self._create_event() for _ in range(count + 1)]
+        events[0].record()
+        for event in events[1:]:
+            self._queue_graphs(repeats)
+            event.record()
+        events[-1].synchronize()
+        calls = repeats * self._calls
+        return [_compute_seconds(a, b) / calls for a, b in itertools.pairwise(events)]
+
+    def run(self, turn: int, seconds: float) -> Slice:
+        """See `contenders.Contender`."""
+        (call_s,) = self._take_samples(1, 1)
+        board = NvmlBoard(GpuSensors(self._uuid), self)
+        return Slice.from_window(meter.run_hot(board, None, call_s, seconds))  # type: ignore[arg-type]
+
+    def start(self, kernel: object) -> None:
+        """Keep graphs queued until `stop`."""
+        self._started, self._done = threading.Event(), CompletedCalls(0, 0.0)
+        self._thread = threading.Thread(target=self._keep_busy, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> CompletedCalls:
+        """Stop; number of calls, and the GPU's seconds."""
+        self._started.set()
+        self._thread.join()
+        return self._done
+
+    def _keep_busy(self) -> None:
+        # A thread begins with the first GPU.
+        self._torch.cuda.set_device(self._index)
+        # As long as the batches of ours, in which the host is not asked.
+        batch = self._measure_unit().count_repeats(BATCH_DURATION_S)
+        begin, before, after = (self._create_event() for _ in range(3))
+        begin.record()
+        self._queue_graphs(batch)
+        before.record()
+        graphs, is_leading = batch, True
+        while not self._started.is_set():
+            self._queue_graphs(batch)
+            after.record()
+            before.synchronize()
+            graphs += batch
+            if is_leading and _compute_seconds(begin, before) >= meter.LEAD_IN_S:
+                # Not counted, as the worker does not count it for ours: the clock still changes.
+                graphs, is_leading, begin, before = batch, False, before, begin
+            before, after = after, before
+        before.synchronize()
+        self._done = CompletedCalls(graphs * self._calls, _compute_seconds(begin, before))
+
+    def _queue_graphs(self, graphs: int) -> None:
+        for _ in range(graphs):
+            self._graph.replay()
+
+    def _describe_conditions(self) -> MeasurementConditions:
+        device = self._device
+        return MeasurementConditions(
+            device=device.name,
+            simulated=False,
+            driver=device.driver,
+            nvrtc=nvrtc.version(),
+            clock_regime=device.clock_regime,
+            clock_mhz=float("nan"),
+            temperature_c=float("nan"),
+            throttle=(),
+            data_policy=device.data_policy,
+            ekc_version=__version__,
+            l2="warm",
+        )
+
+
+def _compute_seconds(begin: Any, end: Any) -> float:
+    """Seconds between two events that have happened, by the GPU's clock; CUDA counts in milliseconds."""
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def check_result(name: str, got: Any, item: Item, expected: ReferenceEvaluator) -> None:
+    """A rival must be right too: its result is compared with the same reference, at some places. Raises
+    `DeviceError`."""
+    places = draw_compared_indices(item.op)
+    right = expected.evaluate_at(item.op.computes[-1], places)
+    error = float(np.max(np.abs(got[np.ix_(*places.values())].astype(np.float64) - right.values)))
+    allowed = compute_library_tolerance(item.op, right.tolerance)
+    if not error <= allowed:
+        raise DeviceError(f"{name} is off by {error:.3g}, where rounding explains {allowed:.3g}")

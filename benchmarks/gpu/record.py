@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.gpu.sampling import Named, Sampler
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.recording import RecordedRow, RecordingWriter, read_recording
 from ekc.errors import CompileError, EkcError, ScheduleError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.comparison.compare import DATA_SEED
-from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.defaults import MEASURING
@@ -35,16 +32,16 @@ def run(kit: Kit, budget: Budget) -> None:
     file = kit.folder.path / RECORDING
     items = tuple(list_small_items()) if kit.dry else list_recorded_items()
     lists = [_sample(kit, item) for item in items]
-    gates = [_Gate(kit, item) for item in items]
     with RecordingWriter(file, kit.device) as writer:
         known = read_recording(file).by_digest
         turns = [
-            (gate, n, *named)
+            (n, *named)
             for n, row in enumerate(zip(*lists, strict=True))
-            for gate, named in zip(gates, row, strict=True)
+            for named in row
             if not _is_complete(known.get(named[0].digest), n)
         ]
-        for turn, kernel in budget.take_affordable(_compile_turns(kit, turns)):
+        made = kit.run_ahead(lambda turn: kit.compile_kernel(turn[1]), turns)
+        for turn, kernel in budget.take_affordable(made):
             if not kit.folder.is_full(RECORDING):
                 _record(kit, writer, turn, kernel)
     rows = read_recording(file).rows
@@ -60,20 +57,6 @@ def run(kit: Kit, budget: Budget) -> None:
     )
 
 
-class _Gate:
-    """The reference of one operator, computed at its first use."""
-
-    def __init__(self, kit: Kit, item: Item) -> None:
-        self._kit, self._item = kit, item
-        self._expected: ReferenceEvaluator | None = None
-
-    def judge(self, schedule: Schedule, kernel: CompiledKernel) -> tuple[str, str]:
-        """(fault or "", verdict as text)."""
-        if self._expected is None:
-            self._expected = ReferenceEvaluator.from_seed(self._item.op, DATA_SEED)
-        return self._kit.judge(schedule, kernel, self._expected)
-
-
 def _is_complete(row: RecordedRow | None, number: int) -> bool:
     """Whether a schedule needs no further measurement: a run may be killed in the middle of one."""
     if row is None or row.failure:
@@ -82,7 +65,8 @@ def _is_complete(row: RecordedRow | None, number: int) -> bool:
     return bool(row.timings) and (judged or number % 5 not in METERED)
 
 
-Turn = tuple[_Gate, int, Schedule, str]
+Turn = tuple[int, Schedule, str]
+"""Position in the sample, schedule and structure."""
 Made = Callable[[], CompiledKernel]
 
 
@@ -91,15 +75,9 @@ def _sample(kit: Kit, item: Item) -> list[Named]:
     return Sampler(item.op, kit.device.limits, kit.device.prior, kit.seed, size).sample_stratified(count)
 
 
-def _compile_turns(kit: Kit, turns: list[Turn]) -> Iterator[tuple[Turn, Made]]:
-    kernels = kit.compile_ahead(turn[2] for turn in turns)
-    for turn, (_, kernel) in zip(turns, kernels, strict=True):
-        yield turn, kernel
-
-
 def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
     """One schedule: timed, and if it is its turn executed and metered; a failure is in its row."""
-    gate, number, schedule, structure = turn
+    number, schedule, structure = turn
     figures = analyse_program(schedule.program, kit.device.limits)
     try:
         kernel = make()
@@ -112,7 +90,7 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
         writer.add_timing(schedule, kit.device.time(kernel))
         if number % 5 not in METERED:
             return
-        fault, verdict = gate.judge(schedule, kernel)
+        fault, verdict = kit.judge(schedule, kernel)
         writer.add_check(schedule, verdict)
         if not fault:
             writer.add_metering(schedule, kit.device.meter(kernel, seconds=MEASURING.label_window_s))

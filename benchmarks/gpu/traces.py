@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu import trace_file
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TRACES
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.loops import LOOPS, Loop, Place
 from benchmarks.gpu.pytorch import allow_tf32, read_gpu_uuid, wake_gpu
 from benchmarks.gpu.trace_file import Trace
@@ -44,12 +43,10 @@ def run(kit: Kit, budget: Budget) -> None:
     names = {trace.name for trace in known}
     todo = {name: record for name, record in _list_jobs(kit).items() if name not in names}
     if kit.device.simulated and not kit.dry:
-        kit.folder.add_note("traces", "not run", f"{kit.device.label} has no sensors to train beside")
-        return
-    if not kit.dry and importlib.util.find_spec("torch") is None:
-        kit.folder.add_note("traces", "not run", "PyTorch is not installed")
-        return
+        raise NotRun(f"{kit.device.label} has no sensors to train beside")
     if not kit.dry:
+        if importlib.util.find_spec("torch") is None:
+            raise NotRun("PyTorch is not installed")
         wake_gpu(kit)
     left_out = set(todo)
     # A dry run takes virtual time.

@@ -12,19 +12,17 @@ import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
-from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Ours
+from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Figure, Ours, Slice, compare_slices, rotate
 from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
-from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.rotation import SLICE_PRICE_S, SLICE_S, Figure, Slice, compare_slices, rotate
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.schedule.schedule import Schedule
@@ -81,8 +79,7 @@ class Pair:
 def run(kit: Kit, budget: Budget) -> None:
     """A row for each search, then one for each pair of winners."""
     if importlib.util.find_spec("xgboost") is None:
-        kit.folder.add_note("tune", "not run", "xgboost is not installed")
-        return
+        raise NotRun("xgboost is not installed")
     items = list_small_items() if kit.dry else list_recorded_items()
     seeds = [kit.seed + n for n in (SEEDS[:1] if kit.dry else SEEDS)]
     todo = [Pair(item, seed) for item in items for seed in seeds]
@@ -127,7 +124,8 @@ def _search(kit: Kit, pair: Pair, objective: str, seconds: float) -> None:
     def is_late(event: TuningEvent) -> bool:
         return kit.now() > deadline
 
-    with _use_own_cache():
+    # The compile cache is empty at first: the kernels of another search cost as much as new ones.
+    with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, EKC_CACHE_DIR=cache):
         result = tune(
             pair.item.op,
             target=kit.target,
@@ -177,22 +175,6 @@ def _keep_records(kit: Kit, pair: Pair, objective: str) -> None:
         merge_records([records], kit.folder.path / TUNING)
         for file in records.parent.glob(f"{records.name}*"):
             file.unlink()
-
-
-@contextmanager
-def _use_own_cache() -> Iterator[None]:
-    """Compile into a cache that is empty at first: the kernels of another search cost as much as new ones."""
-    name = "EKC_CACHE_DIR"
-    before = os.environ.get(name)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[name] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
 
 
 def make_table(kit: Kit) -> str:

@@ -11,21 +11,31 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.gpu import libraries, plan, pytorch
-from benchmarks.gpu.budget import Budget
-from benchmarks.gpu.contenders import Contender, Ours, compute_ratio, format_median, measure_in_turn
+from benchmarks.gpu import plan, pytorch
+from benchmarks.gpu.contenders import (
+    Contender,
+    Figure,
+    Ours,
+    Slice,
+    compare_slices,
+    compute_ratio,
+    format_median,
+    measure_in_turn,
+    rotate,
+)
 from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
-from benchmarks.gpu.kit import Kit
-from benchmarks.gpu.rotation import Figure, Slice, compare_slices, rotate
+from benchmarks.gpu.kit import Budget, Kit
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.device import parse_target
+from ekc.devices.device import LibraryDevice
 from ekc.devices.statistics import Difference
-from ekc.errors import EkcError, RecordError
+from ekc.errors import DeviceError, EkcError, RecordError
 from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
+from ekc.runtime.verify import WRONG_RESULT, verify_library_kernel
 from ekc.tables import format_table
 
 MINUTES = 4.0
@@ -36,6 +46,8 @@ FARTHEST = 2.0
 """Times the fastest short time: algorithms that take longer get no slices."""
 TRITON_S = 90.0
 """Guessed, on the long side, until one was seen: what an item with Triton takes."""
+MAX_ALGORITHMS = 16
+"""Algorithms of a library for an item; cuDNN has eight."""
 TRIED = 12
 """Schedules of an item that are timed, to choose ours."""
 OURS = "ekc"
@@ -96,7 +108,7 @@ def _compare(kit: Kit, item: Item) -> None:
             return
         schedule, kernel, verdict = chosen
         contenders, absent = find_rivals(kit, item, expected)
-        figures = measure_in_turn([Ours(OURS, kit.device, kernel), *contenders], TURNS, 0, 0.0)
+        figures = measure_in_turn([Ours(OURS, kit.device, kernel), *contenders], TURNS)
         problem = figures[OURS]["problem"]
         status = problem if problem and not figures[OURS]["latency_s"] else "ok"
         facts = {"digest": schedule.digest, "schedule": schedule.to_json(), "verdict": verdict}
@@ -198,7 +210,7 @@ def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[lis
     found: list[Contender] = []
     absent: dict[str, str] = {}
     if not item.triton:
-        found, absent = libraries.find_rivals(kit, item, expected)
+        found, absent = _list_library_rivals(kit, item, expected)
     # Through PyTorch cuDNN has plans that its older functions do not have.
     if not pytorch.is_installed():
         return found, absent | ({"Triton": "PyTorch is not installed"} if item.triton else {})
@@ -206,6 +218,35 @@ def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[lis
         more, missing = pytorch.find_rivals(kit, item, expected)
         return [*found, *more], absent | missing
     return found, absent
+
+
+def _list_library_rivals(
+    kit: Kit, item: Item, expected: ReferenceEvaluator
+) -> tuple[list[Contender], dict[str, str]]:
+    """The algorithms of cuBLASLt and cuDNN that compute an item, in the library's order, called in the GPU's
+    worker process as ekc's own kernels are, and why others are absent: the library, or an algorithm that is
+    wrong or fails."""
+    library = "cuDNN" if item.kind == "conv2d" else "cuBLAS"
+    device = kit.device
+    if not isinstance(device, LibraryDevice):
+        return [], {library: f"{kit.label} runs no library"}
+    try:
+        kernels = device.list_library_kernels(item.op, MAX_ALGORITHMS)
+    except DeviceError as problem:
+        return [], {library: str(problem)}
+    contenders: list[Contender] = []
+    absent: dict[str, str] = {}
+    for kernel in kernels:
+        try:
+            verdict = verify_library_kernel(device, kernel, expected)
+        except DeviceError as problem:
+            absent[kernel.name] = str(problem)
+            continue
+        if verdict.startswith(WRONG_RESULT):
+            absent[kernel.name] = verdict
+        else:
+            contenders.append(Ours(kernel.name, kit.device, kernel))
+    return contenders, absent
 
 
 def _explain_unlike(kit: Kit) -> str:

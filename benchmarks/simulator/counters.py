@@ -14,8 +14,6 @@ of three trivial predictors.
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import multiprocessing
 import sys
 import time
@@ -29,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.ranking import spearman
+from benchmarks.common.recordings import read_table
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
 from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, count_schedule, count_text
 from ekc.codegen import nvrtc
@@ -97,11 +96,7 @@ class Counted:
 
 def read(folder: Path) -> tuple[list[Row], dict[str, int]]:
     """The designs that ekc has a counterpart for, and what became of the other recorded rows."""
-    file = folder / TABLE
-    if not file.is_file():
-        raise InvalidInput(f"data: {folder} has no {TABLE}; name the folder that holds the recordings")
-    with gzip.open(file, "rt") as lines:
-        recorded = list(csv.DictReader(lines))
+    recorded = read_table(folder / TABLE)
     kept = [line for line in recorded if line["READ_ONLY"] != "0"]
     again = {_read_design(line): _read_counters(line) for line in kept if line["PADDING"] != "0"}
     plain = [line for line in kept if line["PADDING"] == "0"]

@@ -11,6 +11,7 @@ of equals" is the rank correlation of log energies over all pairs of rows at one
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import sys
 import tempfile
@@ -23,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.ranking import spearman
+from benchmarks.common.ranking import compute_error
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
-from benchmarks.simulator import write_docs
+from benchmarks.simulator import learner, write_docs
 from benchmarks.simulator.energy_fit import (
     FOLDS,
     GROUPS,
@@ -41,9 +42,19 @@ from benchmarks.simulator.energy_fit import (
     make_runs,
     predict_capped_clock,
 )
-from benchmarks.simulator.learner import PARAMETERS, ROUNDS
 from benchmarks.simulator.power import score_fma, score_streaming
-from benchmarks.simulator.rows import CLOCKS, LATENCY, Pairs, compile_work, compute_works, pair_rows, read
+from benchmarks.simulator.rows import (
+    CLOCKS,
+    LATENCY,
+    Pairs,
+    compile_work,
+    compute_interval,
+    compute_rank,
+    compute_works,
+    pair_rows,
+    read,
+    resample_groups,
+)
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.tables import format_table
@@ -62,6 +73,7 @@ BARS_FROM = {"energy of equals, simulated time": TILE_AREA}
 """Scores whose bar is that of another prediction."""
 POWER_BAR = 0.06
 RESAMPLES = 300
+TREE_DEPTH = 4
 CLOCK_GRID_MHZ = np.linspace(SPEC.min_mhz, SPEC.boost_mhz, 41)
 
 
@@ -102,26 +114,6 @@ def predict_out_of_fold(
     return found
 
 
-def predict_by_trees(
-    features: Vector, figures: Vector, fold: NDArray[np.int64], is_fit: NDArray[np.bool_]
-) -> Vector:
-    """Out-of-fold predictions of a figure of all rows by boosted trees on features `[n, d]`."""
-    found = np.empty(len(figures))
-    for one in range(FOLDS):
-        model = _train_trees(features[is_fit & (fold != one)], figures[is_fit & (fold != one)])
-        found[fold == one] = model(features[fold == one])
-    return found
-
-
-def _train_trees(features: Vector, figures: Vector) -> Callable[[Vector], Vector]:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import xgboost
-
-    data = xgboost.DMatrix(features, figures)
-    trees = xgboost.train(PARAMETERS | {"max_depth": 4, "seed": 0}, data, ROUNDS)
-    return lambda rows: np.asarray(trees.predict(xgboost.DMatrix(rows)), dtype=np.float64)
-
-
 def list_equals(runs: Runs) -> NDArray[np.int64]:
     """Pairs of rows at one clock whose times are equal within `EQUAL_TIME`, `[2, pairs]`."""
     close = [
@@ -136,40 +128,28 @@ def list_equals(runs: Runs) -> NDArray[np.int64]:
 def rank_equals(predicted: Vector, recorded: Vector, pairs: NDArray[np.int64]) -> float:
     """Rank correlation of differences over pairs, each both ways round."""
     ours, real = (value[pairs[0]] - value[pairs[1]] for value in (predicted, recorded))
-    return spearman(np.concatenate([ours, -ours]), np.concatenate([real, -real])) or 0.0
+    return compute_rank(np.concatenate([ours, -ours]), np.concatenate([real, -real]))
 
 
-def compute_interval(
-    score: Callable[[NDArray[np.int64]], float], kernel: NDArray[np.int64], seed: int
-) -> tuple[float, float]:
-    """95 % interval of a score of rows (their numbers, some more than once) over resampled kernels."""
-    random = np.random.default_rng(seed)
-    rows_by_kernel = [np.flatnonzero(kernel == one) for one in np.unique(kernel)]
-    found = []
-    for _ in range(RESAMPLES):
-        drawn = random.integers(len(rows_by_kernel), size=len(rows_by_kernel))
-        found.append(score(np.concatenate([rows_by_kernel[k] for k in drawn])))
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def score_ranks(
+def score_predictions(
     what: str,
     predictions: Mapping[str, Vector],
-    rank: Callable[[Vector, NDArray[np.int64]], float],
+    score: Callable[[Vector, NDArray[np.int64]], float],
     kernel: NDArray[np.int64],
     seed: int,
+    bar: float | str,
+    is_met: Callable[[float, float], bool] = operator.ge,
 ) -> list[dict[str, Any]]:
-    """One line for each prediction: its rank correlation and interval. A bar judges the first."""
+    """One line for each prediction: its score of all rows, and its 95 % interval over resampled kernels. The
+    bar, or the score of the prediction that it names, judges the first."""
     every, lines = np.arange(len(kernel)), []
-    for n, (name, values) in enumerate(predictions.items()):
-        interval = compute_interval(lambda rows, v=values: rank(v, rows), kernel, seed)  # type: ignore[misc]
-        line: dict[str, Any] = {"what": what, "by": name, "score": rank(values, every), "interval": interval}
-        lines.append(line)
-        if n == 0:
-            bar = BARS[what] if what in BARS else BARS_FROM[what]
-            least = bar if isinstance(bar, float) else rank(predictions[bar], every)
-            line |= {"bar": bar, "pass": line["score"] >= least}
+    for name, values in predictions.items():
+        interval = compute_interval(
+            [score(values, rows) for rows in resample_groups(kernel, seed, RESAMPLES)]
+        )
+        lines.append({"what": what, "by": name, "score": score(values, every), "interval": interval})
+    limit = bar if isinstance(bar, float) else score(predictions[bar], every)
+    lines[0] |= {"bar": bar, "pass": is_met(lines[0]["score"], limit)}
     return lines
 
 
@@ -179,7 +159,7 @@ def score_clocks(pairs: Pairs, runs: Runs, seed: int) -> list[dict[str, Any]]:
     times = make_interpolator(compute_times_over_clocks(pairs))
     logs, shipped = np.log(runs.seconds)[:, None], np.array(list(list_kinds(SPEC).values()))
     trees = [
-        predict_by_trees(features, runs.clock_mhz, runs.fold, is_fit)
+        learner.predict_out_of_fold(features, runs.clock_mhz, runs.fold, is_fit, TREE_DEPTH, 0)
         for features in (np.hstack([runs.settings, logs]), runs.settings)
     ]
     lines = []
@@ -196,9 +176,9 @@ def score_clocks(pairs: Pairs, runs: Runs, seed: int) -> list[dict[str, Any]]:
 
         def rank(values: Vector, rows: NDArray[np.int64]) -> float:
             kept = rows[is_fit[rows]]
-            return spearman(values[kept], runs.clock_mhz[kept]) or 0.0
+            return compute_rank(values[kept], runs.clock_mhz[kept])
 
-        lines += score_ranks(what, predictions, rank, runs.kernel, seed)
+        lines += score_predictions(what, predictions, rank, runs.kernel, seed, BARS[what])
     return lines
 
 
@@ -218,7 +198,8 @@ def score_equals(pairs: Pairs, sweep: Runs, fitted: Runs, seed: int) -> list[dic
         return rank_equals(values, recorded, np.repeat(equals, np.prod(times_drawn[equals], axis=0), axis=1))
 
     lines = []
-    for what, seconds in zip((*list(BARS)[2:], *BARS_FROM), (sweep.seconds, times), strict=True):
+    bars = {what: bar for what, bar in (BARS | BARS_FROM).items() if what.startswith("energy")}
+    for (what, bar), seconds in zip(bars.items(), (sweep.seconds, times), strict=True):
         predictions = {
             "fitted": compute_logs(fit, seconds),
             "shipped": compute_logs(shipped, seconds),
@@ -226,7 +207,7 @@ def score_equals(pairs: Pairs, sweep: Runs, fitted: Runs, seed: int) -> list[dic
             TILE_AREA: -sweep.tile_area,
             "time alone": np.log(seconds),
         }
-        lines += score_ranks(what, predictions, rank, sweep.kernel, seed)
+        lines += score_predictions(what, predictions, rank, sweep.kernel, seed, bar)
     return lines
 
 
@@ -237,7 +218,7 @@ def predict_sweep_by_trees(fitted: Runs, sweep: Runs, seconds: Vector) -> tuple[
     fixed = power.compute_idle_power(SPEC, fitted.clock_mhz, hot)
     fixed += compute_active_power(SPEC, fitted, none, fitted.clock_mhz, fitted.seconds)
     joules = (SPEC.power.tdp_w - fixed) * fitted.seconds / SPEC.voltage.at_clock(fitted.clock_mhz) ** 2
-    model = _train_trees(_join_cycles(fitted, fitted.seconds), np.log(joules))
+    model = learner.train_trees(_join_cycles(fitted, fitted.seconds), np.log(joules), TREE_DEPTH, 0)
     found = np.exp(model(_join_cycles(sweep, seconds)))
     # One kind of event, of one picojoule, stands for all.
     whole = replace(sweep, picojoules=np.outer(found, np.arange(len(none)) == 0))
@@ -259,14 +240,12 @@ def score_power(sweep: Runs, fitted: Runs, seed: int) -> list[dict[str, Any]]:
         "boosted trees": predict_sweep_by_trees(fitted, sweep, seconds)[0],
         "constant": np.full(len(clock), np.median(sweep.power_w)),
     }
-    lines: list[dict[str, Any]] = []
-    for n, (name, watts) in enumerate(predictions.items()):
-        error = np.abs(watts / sweep.power_w - 1.0)
-        interval = compute_interval(lambda rows, e=error: float(np.median(e[rows])), sweep.kernel, seed)  # type: ignore[misc]
-        line = {"what": "power, recorded time", "by": name, "score": float(np.median(error))}
-        line |= {"interval": interval}
-        lines.append(line if n else line | {"bar": POWER_BAR, "pass": line["score"] <= POWER_BAR})
-    return lines
+
+    def score(watts: Vector, rows: NDArray[np.int64]) -> float:
+        return compute_error(watts[rows], sweep.power_w[rows])
+
+    what = "power, recorded time"
+    return score_predictions(what, predictions, score, sweep.kernel, seed, POWER_BAR, operator.le)
 
 
 def measure_energies(fitted: Runs, seed: int) -> list[dict[str, Any]]:
@@ -298,13 +277,8 @@ def measure_energies(fitted: Runs, seed: int) -> list[dict[str, Any]]:
 
 def draw_fits(fitted: Runs, groups: Mapping[str, tuple[str, ...]], seed: int) -> Vector:
     """Energies fitted to resampled kernels, `[resamples, kinds]`."""
-    random, kernels = np.random.default_rng(seed), np.unique(fitted.kernel)
-    rows_by_kernel = [np.flatnonzero(fitted.kernel == one) for one in kernels]
-    found = []
-    for _ in range(RESAMPLES):
-        drawn = random.integers(len(kernels), size=len(kernels))
-        found.append(fit_energies(SPEC, fitted[np.concatenate([rows_by_kernel[k] for k in drawn])], groups))
-    return np.array(found)
+    draws = resample_groups(fitted.kernel, seed, RESAMPLES)
+    return np.array([fit_energies(SPEC, fitted[rows], groups) for rows in draws])
 
 
 def read_pairs(data: Path, count: int, seed: int) -> tuple[Pairs, Pairs]:

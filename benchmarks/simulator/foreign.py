@@ -5,7 +5,7 @@
 
 DIR holds rows that `print_foreign.py` printed: CUDA text of kernels of emmy-ml, measured on an A100 (400
 W), an H100 and an RTX 4090. Every kernel is compiled, counted from its PTX
-(`foreign_kernels.py`), and timed by the models of the simulated device at its boost clock,
+(`foreign_rows.py`), and timed by the models of the simulated device at its boost clock,
 without the seeded residual. Rows of the H100 that copy by TMA are printed with cp.async in its place and
 judged apart: they are not what was measured. The CUDA headers that the text includes are in `pip install
 nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`, in nvidia/cu13/include.
@@ -20,14 +20,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.common.ranking import compute_error
 from benchmarks.common.script import format_verdict, make_main
 from benchmarks.simulator.foreign_rows import (
     CARDS,
@@ -41,7 +43,7 @@ from benchmarks.simulator.foreign_rows import (
     list_rows,
     read_rows,
 )
-from benchmarks.simulator.scores import compute_rank
+from benchmarks.simulator.rows import compute_interval, compute_rank, resample_groups
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
@@ -121,30 +123,16 @@ def score_times(rows: Sequence[Timed], seed: int) -> dict[str, Any]:
         "roofline": np.array([one.roofline_s for one in rows]),
     }
     figures: dict[str, Any] = {"rows": len(rows)}
-    draws = list(_draw_groups([one.row.group for one in rows], seed))
+    draws = list(resample_groups([one.row.group for one in rows], seed, DRAWS))
     for name, predicted in predictions.items():
-        error = np.abs(predicted / real - 1.0)
         figures[name] = {
-            "median_error": float(np.median(error)),
-            "error_interval": _find_interval([float(np.median(error[draw])) for draw in draws]),
+            "median_error": compute_error(predicted, real),
+            "error_interval": compute_interval([compute_error(predicted[d], real[d]) for d in draws]),
             "spearman": compute_rank(predicted, real),
-            "rank_interval": _find_interval([compute_rank(predicted[draw], real[draw]) for draw in draws]),
+            "rank_interval": compute_interval([compute_rank(predicted[d], real[d]) for d in draws]),
             "median_ratio": float(np.median(predicted / real)),
         }
     return figures
-
-
-def _draw_groups(groups: Sequence[str], seed: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Rows of as many groups as there are, drawn with replacement."""
-    random, (names, index) = np.random.default_rng(seed), np.unique(groups, return_inverse=True)
-    members = [np.flatnonzero(index == number) for number in range(len(names))]
-    for _ in range(DRAWS):
-        yield np.concatenate([members[n] for n in random.integers(len(names), size=len(names))])
-
-
-def _find_interval(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.quantile(values, (0.025, 0.975))
-    return float(low), float(high)
 
 
 def score_groups(rows: Sequence[Timed], seed: int, predict: Callable[[Timed], float]) -> dict[str, Any]:
@@ -153,21 +141,20 @@ def score_groups(rows: Sequence[Timed], seed: int, predict: Callable[[Timed], fl
     for one in rows:
         groups.setdefault((one.card, one.row.group), []).append(one)
     several = [group for group in groups.values() if len(group) > 1]
-    tables = [_judge_group(group, predict) for group in several]
-    random = np.random.default_rng(seed)
-    draws = [[tables[n] for n in random.integers(len(tables), size=len(tables))] for _ in range(DRAWS)]
-    judged = [sum(table[1] for table in draw) for draw in draws]
+    tables = np.array([_judge_group(group, predict) for group in several])
+    right, judged, ties, pick_cost, random_cost = tables.T
+    draws = list(resample_groups(range(len(tables)), seed, DRAWS))
     return {
         "groups": len(tables),
-        "pairs": sum(table[1] for table in tables),
-        "right": sum(table[0] for table in tables),
-        "ties": sum(table[2] for table in tables),
-        "right_interval": _find_interval(
-            [sum(table[0] for table in draw) / n for draw, n in zip(draws, judged, strict=True) if n]
+        "pairs": int(judged.sum()),
+        "right": int(right.sum()),
+        "ties": int(ties.sum()),
+        "right_interval": compute_interval(
+            [right[d].sum() / judged[d].sum() for d in draws if judged[d].any()]
         ),
-        "pick_cost": float(np.mean([table[3] for table in tables])),
-        "pick_interval": _find_interval([float(np.mean([table[3] for table in draw])) for draw in draws]),
-        "random_cost": float(np.mean([table[4] for table in tables])),
+        "pick_cost": float(pick_cost.mean()),
+        "pick_interval": compute_interval([pick_cost[d].mean() for d in draws]),
+        "random_cost": float(random_cost.mean()),
     }
 
 
@@ -240,13 +227,16 @@ def _judge_times(card: str, found: Mapping[str, float]) -> dict[str, Any]:
 def make_group_lines(timed: Sequence[Timed], lists: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
     """The order inside groups: all cards and both halves, the scored half, and each card."""
     measured = [one for one in timed if not one.row.by_cp_async]
-    parts = {"all": measured, f"{SCORED} half": [o for o in measured if _is_scored(o, lists)]}
+    parts = {
+        "all": measured,
+        f"{SCORED} half": [o for o in measured if o.row.number in lists[o.row.card][SCORED]],
+    }
     parts |= {card: [one for one in timed if one.card == card] for card in {o.card for o in timed}}
     lines = []
     for which, rows in parts.items():
         line: dict[str, Any] = {"card": "groups", "which": which}
-        for name, predict in (("simulated", _get_simulated), ("roofline", _get_roofline)):
-            line[name] = score_groups(rows, seed, predict)
+        for name in ("simulated", "roofline"):
+            line[name] = score_groups(rows, seed, attrgetter(f"{name}_s"))
         found = line["simulated"]
         if which in ("all", f"{SCORED} half"):
             line["bar"] = {"right": PAIR_BAR, "pick_cost": PICK_BAR}
@@ -254,18 +244,6 @@ def make_group_lines(timed: Sequence[Timed], lists: Mapping[str, Any], seed: int
             line["pass"] = right and found["pick_cost"] <= PICK_BAR
         lines.append(line)
     return lines
-
-
-def _is_scored(one: Timed, lists: Mapping[str, Any]) -> bool:
-    return one.row.number in lists[one.row.card][SCORED]
-
-
-def _get_simulated(one: Timed) -> float:
-    return one.simulated_s
-
-
-def _get_roofline(one: Timed) -> float:
-    return one.roofline_s
 
 
 def format_line(line: Mapping[str, Any]) -> str:

@@ -1,8 +1,10 @@
-"""The residual of a learner on recorded spaces: an upper bound of the part that each kernel has alone."""
+"""Boosted trees as a learner of recorded figures. Their residual on recorded spaces is an upper bound of the
+part that each kernel has alone."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,22 +43,39 @@ def compute_robust_std(values: Vector) -> float:
     return float(NORMAL * np.median(np.abs(values - np.median(values))))
 
 
-def compute_residuals(settings: Vector, logs: Vector, seed: int) -> Vector:
-    """Out-of-fold residuals `[n]` of the log of a figure, by boosted trees on settings `[n, d]`."""
-    found = [_compute_fold_residuals(compute_table_features(settings), logs, depth, seed) for depth in DEPTHS]
-    return min(found, key=compute_robust_std)
-
-
-def _compute_fold_residuals(features: NDArray[np.float32], logs: Vector, depth: int, seed: int) -> Vector:
+def train_trees(features: NDArray[Any], figures: Vector, depth: int, seed: int) -> Callable[[Any], Vector]:
+    """Boosted trees that predict a figure from features `[n, d]`."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import xgboost
 
-    fold, guessed = np.random.default_rng(seed).permutation(len(logs)) % FOLDS, np.empty(len(logs))
+    data = xgboost.DMatrix(features, figures)
+    trees = xgboost.train(PARAMETERS | {"max_depth": depth, "seed": seed}, data, ROUNDS)
+    return lambda rows: np.asarray(trees.predict(xgboost.DMatrix(rows)), dtype=np.float64)
+
+
+def predict_out_of_fold(
+    features: NDArray[Any],
+    figures: Vector,
+    fold: NDArray[np.int64],
+    is_known: NDArray[np.bool_],
+    depth: int,
+    seed: int,
+) -> Vector:
+    """Predictions of all rows by boosted trees, each by known rows of the other folds."""
+    found = np.empty(len(figures))
     for one in np.unique(fold):
-        known = xgboost.DMatrix(features[fold != one], logs[fold != one])
-        trees = xgboost.train(PARAMETERS | {"max_depth": depth, "seed": seed}, known, ROUNDS)
-        guessed[fold == one] = trees.predict(xgboost.DMatrix(features[fold == one]))
-    return np.asarray(logs - guessed)
+        known = is_known & (fold != one)
+        model = train_trees(features[known], figures[known], depth, seed)
+        found[fold == one] = model(features[fold == one])
+    return found
+
+
+def compute_residuals(settings: Vector, logs: Vector, seed: int) -> Vector:
+    """Out-of-fold residuals `[n]` of the log of a figure, by boosted trees on settings `[n, d]`."""
+    fold = np.random.default_rng(seed).permutation(len(logs)) % FOLDS
+    known, features = np.ones(len(logs), dtype=bool), compute_table_features(settings)
+    found = [logs - predict_out_of_fold(features, logs, fold, known, depth, seed) for depth in DEPTHS]
+    return min(found, key=compute_robust_std)
 
 
 def measure_all(data: Path, seed: int) -> list[dict[str, Any]]:

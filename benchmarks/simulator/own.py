@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from benchmarks.common.ranking import spearman
+from benchmarks.common.ranking import compute_error, spearman
 from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
 from benchmarks.simulator.own_rows import DRAM, OwnRow, read_folder
 from ekc.devices.simulated import power
@@ -136,8 +136,8 @@ def _score_latency(rows: Sequence[OwnRow]) -> dict[str, Any]:
     near = np.array([row.measured.latency_s <= NEAR * fastest[row.operator.digest] for row in rows])
     facts: dict[str, Any] = {
         "n": len(rows),
-        "error": _compute_error(simulated, real),
-        "near the top": _compute_error(simulated[near], real[near]),
+        "error": compute_error(simulated, real),
+        "near the top": compute_error(simulated[near], real[near]),
         "ratio there": float(np.median(simulated[near] / real[near])),
     }
     if len(fastest) == 1:
@@ -164,15 +164,10 @@ def _score_power(rows: Sequence[OwnRow]) -> dict[str, Any]:
     constant = np.array([medians[row.operator.digest] for row in metered])
     return {
         "metered": len(metered),
-        "power error": _compute_error(predicted, real),
+        "power error": compute_error(predicted, real),
         "power rank": spearman(predicted, real),
-        "median's error": _compute_error(constant, real),
+        "median's error": compute_error(constant, real),
     }
-
-
-def _compute_error(predicted: Vector, real: Vector) -> float:
-    """Median relative error."""
-    return float(np.median(np.abs(predicted / real - 1.0)))
 
 
 def _compare_equals(rows: Sequence[OwnRow]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.gpu.equals_report import Group, read_groups
 from benchmarks.gpu.fidelity import find_model
 from benchmarks.gpu.folder import RECORDING, TUNING, Folder
+from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated import power
@@ -199,8 +200,6 @@ def _simulate(job: tuple[str, Measured]) -> OwnRow:
     kernel = compile_schedule(one.schedule, spec.arch, spec.limits())
     work = compute_work(spec, kernel, get_launch_profiles(kernel), has_residual=False)
     figures = analyse_program(one.schedule.program, spec.limits())
-    model = find_model(name)
-    assert model is not None
     clock = min(one.clock_mhz, float(spec.boost_mhz))
     joules: dict[str, float] = {}
     idle_w = clock_w = 0.0
@@ -218,7 +217,7 @@ def _simulate(job: tuple[str, Measured]) -> OwnRow:
         measured=one,
         events=work.launches[0][0],
         simulated_s=sum(float(estimate_latency(spec, *launch, clock).seconds) for launch in work.launches),
-        prior_s=float(model.prior(figures).latency_s[0]),
+        prior_s=float(devices.open(name).prior(figures).latency_s[0]),
         idle_w=idle_w,
         clock_w=clock_w,
         joules=joules,

@@ -1,29 +1,37 @@
-"""Recorded rows of CLBlast's GEMM, and what our kernels of the same configurations do."""
+"""Recorded rows of CLBlast's GEMM, what our kernels of the same configurations do, and errors of predictions,
+beside those of trivial predictors."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
 
 from benchmarks.common import clblast, estimated
 from benchmarks.common.clblast import Xgemm
+from benchmarks.common.ranking import compute_error, spearman
+from benchmarks.common.recordings import read_table
 from ekc.codegen.compiled import CompiledKernel, Launch, Resources
-from ekc.devices.simulated import specs
+from ekc.devices.simulated import power, specs
 from ekc.devices.simulated.events import Events, count_events
+from ekc.devices.simulated.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
 from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy, profile_kernel
 from ekc.devices.simulated.memory_traffic import SimulatedTraffic
+from ekc.devices.simulated.operating_point import KernelWork as Todo
+from ekc.devices.simulated.operating_point import SteadyState, find_steady_state
 from ekc.devices.simulated.specs import GpuSpec
-from ekc.errors import InvalidInput
 
 SIDE = 4096
+Vector = NDArray[np.float64]
+TABLE_ROWS = 8
+"""Rows of the table that predicts power from TFLOP/s."""
+EVALUATIONS = 150
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,6 @@ def read(data: Path, recording: Recording) -> list[Row]:
     return [_parse_row(fields, recording) for fields in read_table(data / recording.file)]
 
 
-def read_table(file: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, compressed or not; `InvalidInput` where there is none."""
-    if not file.is_file():
-        raise InvalidInput(f"no recording {file}: --data must name the folder that holds {file.name}")
-    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as stream:
-        return list(csv.DictReader(stream))
-
-
 def _parse_row(fields: dict[str, str], recording: Recording) -> Row:
     clock = float(fields.get("clock_mhz", recording.spec.boost_mhz))
     power = float(fields.get("power_w", 0.0))
@@ -164,3 +164,124 @@ def _make_work(spec: GpuSpec, launch: Launch, resources: Resources, ran: LaunchP
     if resident.blocks == 0:
         return None
     return Work(count_events(spec, launch, resources, ran, resident), resident, resources.registers)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Rates of the latency model, and the clocks of recordings that do not hold theirs."""
+
+    rates: LatencyConstants
+    clock_shares: tuple[float, ...]
+    """One for each of `LATENCY`."""
+
+
+SHIPPED = Fit(FITTED_CONSTANTS, tuple(one.clock_share or 1.0 for one in LATENCY))
+
+
+def score(predicted: Vector, recorded: Vector) -> dict[str, Any]:
+    """Rank correlation and median relative error."""
+    rank, error = compute_rank(predicted, recorded), compute_error(predicted, recorded)
+    return {"rows": len(recorded), "spearman": rank, "median_error": error}
+
+
+def predict_times(
+    spec: GpuSpec, pairs: Pairs, rates: LatencyConstants = FITTED_CONSTANTS, clock_share: float = 1.0
+) -> Vector:
+    """Modelled seconds of rows at their clocks."""
+    work = stack_works([w for _, w in pairs])
+    clocks_mhz = clock_share * np.array([row.clock_mhz for row, _ in pairs])
+    return np.asarray(estimate_latency(spec, work.events, work.resident, clocks_mhz, rates).seconds)
+
+
+def get_recorded(pairs: Pairs) -> Vector:
+    """Recorded seconds."""
+    return np.array([row.seconds for row, _ in pairs])
+
+
+def fit(known: Sequence[tuple[Recording, Pairs]]) -> Fit:
+    """The rates and clocks with the least mean absolute log error, every recording weighing the same."""
+    free = [n for n, (recording, _) in enumerate(known) if recording.clock_share]
+
+    def unpacked(values: Vector) -> Fit:
+        shares = [1.0] * len(known)
+        for n, value in zip(free, values[2:], strict=True):
+            shares[n] = float(value)
+        return Fit(LatencyConstants(norm=float(values[0]), global_cycles=float(values[1])), tuple(shares))
+
+    def loss(values: Vector) -> float:
+        if values.min() <= 0:
+            return float("inf")
+        tried = unpacked(values)
+        errors = [
+            np.log(predict_times(recording.spec, pairs, tried.rates, share) / get_recorded(pairs))
+            for (recording, pairs), share in zip(known, tried.clock_shares, strict=True)
+        ]
+        return sum(float(np.mean(np.abs(error))) for error in errors)
+
+    start = np.array([4.0, 1.0, *(1.1 for _ in free)])
+    found = minimize(
+        loss, start, method="Nelder-Mead", options={"maxfev": EVALUATIONS, "xatol": 1e-2, "fatol": 1e-4}
+    )
+    return unpacked(found.x)
+
+
+def score_by_tile(pairs: Pairs) -> dict[str, Any]:
+    """Minus the elements of C that a thread owns, which only ranks times."""
+    area = np.array([-row.one.thread_tile for row, _ in pairs], dtype=np.float64)
+    return score(area, get_recorded(pairs)) | {"median_error": None}
+
+
+def run(spec: GpuSpec, work: Work, clock_mhz: float, activity: float = 1.0) -> SteadyState:
+    """The state the simulator settles in, without the seeded residuals; `activity` is a factor on the energy
+    of events, 1 for random data."""
+    energy = power.compute_dynamic_energy(spec, work.events)
+    dynamic = power.DynamicEnergy(activity * energy.core_j, energy.memory_j)
+    return find_steady_state(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
+
+
+def predict_watts(spec: GpuSpec, state: SteadyState) -> float:
+    """Board power of a state, warmed up."""
+    if state.throttle:
+        return spec.power.tdp_w
+    found, temperature = 0.0, spec.power.ambient_c
+    for _ in range(30):
+        found = state.active_power_w + power.compute_idle_power(spec, state.clock_mhz, temperature)
+        temperature = spec.power.ambient_c + spec.power.kelvin_per_w * found
+    return found
+
+
+def predict_by_table(flops_per_s: Vector, power_w: Vector, learn: NDArray[np.bool_]) -> Vector:
+    """Power by TFLOP/s: the median of the learning rows in each of a few equal slices."""
+    edges = np.quantile(flops_per_s[learn], np.linspace(0, 1, TABLE_ROWS + 1)[1:-1])
+    slices = np.searchsorted(edges, flops_per_s)
+    medians = [
+        np.median(power_w[learn & (slices == n)])
+        if np.any(learn & (slices == n))
+        else np.median(power_w[learn])
+        for n in range(TABLE_ROWS)
+    ]
+    return np.array(medians)[slices]
+
+
+def predict_constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
+    """The median of the learning rows, for every row."""
+    return np.full(len(values), np.median(values[learn]))
+
+
+def compute_rank(a: Vector, b: Vector) -> float:
+    """Rank correlation; 0 where a side ranks nothing."""
+    return spearman(a, b) or 0.0
+
+
+def resample_groups(groups: ArrayLike, seed: int, draws: int) -> Iterator[NDArray[np.int64]]:
+    """Rows of as many groups as there are, drawn with replacement; `groups` names the group of each row."""
+    random, (names, index) = np.random.default_rng(seed), np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(index == number) for number in range(len(names))]
+    for _ in range(draws):
+        yield np.concatenate([members[n] for n in random.integers(len(names), size=len(names))])
+
+
+def compute_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of drawn values."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)

@@ -12,7 +12,7 @@ card, times one factor; the elements of C that a thread owns; and a constant.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,21 @@ from numpy.typing import NDArray
 from scipy.stats import linregress
 
 from benchmarks.common.clblast import WIDEST, Xgemm
+from benchmarks.common.ranking import compute_error
 from benchmarks.simulator.rows import (
     LATENCY,
     Recording,
     Row,
+    Vector,
     Work,
     compile_work,
+    compute_rank,
     compute_works,
     estimate_work,
     is_unfitted,
     read,
     stack_works,
 )
-from benchmarks.simulator.scores import Vector, compute_rank
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import estimate_latency
 
@@ -62,22 +64,6 @@ LEAST_ENERGY_BAR = 1.08
 DIRECT_ERROR_BAR = 0.10
 TRANSFER = {"a100": "rtx3090", "rtx3090": "rtx2080ti", "rtx2080ti": "rtx3090"}
 """Recording whose times predict another's."""
-
-
-@dataclass(frozen=True)
-class TopScore:
-    """A predicted order of kernels against their recorded times."""
-
-    kernels: int
-    pick: float
-    """Recorded time of the kernel predicted fastest, over that of the fastest."""
-    best_of_ten: float
-    """Recorded time of the fastest of the ten predicted fastest, over that of the fastest."""
-    rank_of_fastest_tenth: float
-    """Spearman's rank correlation within the tenth with the shortest recorded times."""
-    spearman: float
-    median_error: float | None
-    """Median of the relative error; None for a predictor that only ranks."""
 
 
 @dataclass(frozen=True)
@@ -137,21 +123,23 @@ def read_space(data: Path, recording: Recording) -> Space:
     )
 
 
-def score_top(predicted: Vector, recorded: Vector, seconds: Vector | None) -> TopScore:
+def score_top(predicted: Vector, recorded: Vector, seconds: Vector | None) -> dict[str, Any]:
     """Score an order `predicted[kernels]` of recorded seconds `[kernels]`, and predicted seconds, if any. Of
-    equal predictions the mean counts."""
+    equal predictions the mean counts.
+
+    pick, best_of_ten: recorded time of the kernel predicted fastest, and of the fastest of the ten predicted
+    fastest, over that of the fastest. median_error: None for a predictor that only ranks."""
     least, order = recorded.min(), np.argsort(predicted, kind="stable")
     first = predicted == predicted[order[0]]
     fast = recorded <= np.quantile(recorded, FASTEST_SHARE)
-    error = None if seconds is None else float(np.median(np.abs(seconds / recorded - 1.0)))
-    return TopScore(
-        len(recorded),
-        float(recorded[first].mean() / least),
-        float(recorded[order[:TEN]].min() / least),
-        compute_rank(predicted[fast], recorded[fast]),
-        compute_rank(predicted, recorded),
-        error,
-    )
+    return {
+        "kernels": len(recorded),
+        "pick": float(recorded[first].mean() / least),
+        "best_of_ten": float(recorded[order[:TEN]].min() / least),
+        "rank_of_fastest_tenth": compute_rank(predicted[fast], recorded[fast]),
+        "spearman": compute_rank(predicted, recorded),
+        "median_error": None if seconds is None else compute_error(seconds, recorded),
+    }
 
 
 def compile_best(space: Space, seconds: Vector, count: int, at_boost: bool) -> tuple[Vector, Vector]:
@@ -187,7 +175,7 @@ def score_predictors(
     for name, (order, seconds) in predictions.items():
         known = part & np.isfinite(order)
         predicted = None if seconds is None else seconds[known]
-        scores[name] = asdict(score_top(order[known], space.seconds[known], predicted))
+        scores[name] = score_top(order[known], space.seconds[known], predicted)
     return scores
 
 

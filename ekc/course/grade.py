@@ -139,7 +139,7 @@ def grade_submission(student: str, path: Path, statement_seconds: float = STATEM
     """Grade one submission. Its files are copied first, so that its code runs in a copy."""
     load_exercises()
     notes: list[str] = []
-    answers = Answers()
+    answers: dict[str, Any] = {}
     deadline = time.monotonic() + SUBMISSION_SECONDS
     with tempfile.TemporaryDirectory(prefix="ekc-course-") as temporary:
         folder = Path(temporary) / "work"
@@ -156,8 +156,13 @@ def grade_submission(student: str, path: Path, statement_seconds: float = STATEM
                 continue
             notes += runner.run_file(file.parent, select_statements(statements))
         runner.close()
-    verdicts = {e.key: answers.judge(e) for e in list_exercises()}
+    verdicts = {e.key: _judge_last_answer(e, answers.get(e.key, ...)) for e in list_exercises()}
     return Grades(student, verdicts, tuple(notes))
+
+
+def _judge_last_answer(entry: Exercise, answer: Any) -> Feedback:
+    """The verdict on an answer; that on a function was given while its process lived."""
+    return answer if isinstance(answer, Feedback) else judge_answer(entry, answer)
 
 
 def _copy_files(path: Path, folder: Path) -> list[Path]:
@@ -244,36 +249,14 @@ def select_statements(statements: Sequence[Statement]) -> list[Statement]:
     return chosen[::-1]
 
 
-class Answers:
-    """The answers of a submission: the last to each exercise that is not three dots."""
-
-    def __init__(self) -> None:
-        self._answers: dict[str, Any] = {}
-        self._verdicts: dict[str, Feedback] = {}
-
-    def add(self, key: str, answer: Any) -> None:
-        """Keep an answer that is data."""
-        if answer is not ...:
-            self._answers[key] = answer
-            self._verdicts.pop(key, None)
-
-    def add_verdict(self, key: str, verdict: Feedback) -> None:
-        """Keep the verdict on a function, which lives as long as its process."""
-        if verdict.state != MISSING:
-            self._verdicts[key] = verdict
-
-    def judge(self, entry: Exercise) -> Feedback:
-        """The verdict on the last answer to an exercise."""
-        if entry.key in self._verdicts:
-            return self._verdicts[entry.key]
-        return judge_answer(entry, self._answers.get(entry.key, ...))
-
-
 class Runner:
     """Runs statements in the process of a student; a process that hangs or ends is replaced."""
 
-    def __init__(self, answers: Answers, statement_seconds: float, deadline: float) -> None:
+    def __init__(self, answers: dict[str, Any], statement_seconds: float, deadline: float) -> None:
+        """`answers`: gets the last answer to each exercise that is not three dots, by key; of a function the
+        verdict."""
         self._answers, self._seconds, self._deadline = answers, statement_seconds, deadline
+        self._exercises = {entry.key: entry for entry in list_exercises()}
         self._process: BaseProcess | None = None
         self._connection, self._lifeline = Pipe()
 
@@ -331,12 +314,14 @@ class Runner:
             if message.get("done"):
                 error = message["error"]
                 return None if error is None else str(error)
-            entry = find_by_key(message["key"])
+            entry = self._exercises[message["key"]]
             answer = self._decode(message["answer"])
             if isinstance(answer, RemoteFunction):
-                self._answers.add_verdict(entry.key, judge_answer(entry, answer))
-            else:
-                self._answers.add(entry.key, answer)
+                # It lives as long as its process.
+                verdict = judge_answer(entry, answer)
+                answer = ... if verdict.state == MISSING else verdict
+            if answer is not ...:
+                self._answers[entry.key] = answer
             self._send({"recorded": True})
 
     def _decode(self, value: Any) -> Any:
@@ -351,10 +336,10 @@ class Runner:
             try:
                 return Schedule.from_json(value["schedule"])
             except EkcError:
-                return Unreadable("Schedule")
+                return Unreadable()
         if "function" in value:
             return RemoteFunction(self, int(value["function"]))
-        return Unreadable(str(value.get("type")))
+        return Unreadable()
 
     def call(self, number: int, arguments: tuple[Any, ...]) -> Any:
         """The value of a function of the student. Raises `AnswerError` where it has none."""
@@ -391,19 +376,8 @@ class RemoteFunction:
         return self.runner.call(self.number, arguments)
 
 
-@dataclass(frozen=True)
 class Unreadable:
     """A value of a student that is no plain data."""
-
-    type_name: str
-
-
-def find_by_key(key: Any) -> Exercise:
-    """The exercise of a key such as "1a". Raises `ValueError` for another."""
-    found = next((e for e in list_exercises() if e.key == key), None)
-    if found is None:
-        raise ValueError("no such exercise")
-    return found
 
 
 def format_grades(grades: Sequence[Grades]) -> str:

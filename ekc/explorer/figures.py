@@ -77,9 +77,9 @@ def open_device(target: str) -> Device:
     return devices.open(target)
 
 
-def compute_figures(schedule: Schedule, target: str) -> StepFigures:
-    """Compile a schedule, time and meter it; a failure is part of the result."""
-    device = open_device(target)
+def run_figures_job(schedule_json: str, target: str) -> StepFigures:
+    """Compile a schedule, time and meter it; a failure is part of the result. A job of a worker."""
+    schedule, device = Schedule.from_json(schedule_json), open_device(target)
     if isinstance(device, RecordedDevice):
         return _read_recorded_figures(schedule, device)
     try:
@@ -197,11 +197,6 @@ def import_modules() -> None:
     from ekc.codegen import nvrtc
 
     nvrtc.version()
-
-
-def run_figures_job(schedule_json: str, target: str) -> StepFigures:
-    """`compute_figures` in a worker."""
-    return compute_figures(Schedule.from_json(schedule_json), target)
 
 
 def run_list_job(

@@ -57,8 +57,6 @@ class Family:
 
     steps: tuple[Step, ...]
     """The steps of an entry, one but for tensor cores, with a hole for each number."""
-    place: str
-    """Loop or tensor that the entries are about."""
     numbers: Mapping[str, Column] = field(default_factory=dict)
     """Hole -> its number in each entry; empty for a family of one entry."""
 
@@ -99,10 +97,10 @@ def list_factors(extent: int) -> tuple[int, ...]:
     return tuple(n for n in range(2, extent) if extent % n == 0 or n & (n - 1) == 0)
 
 
-def _make_family(place: str, step: Step, **columns: Sequence[int]) -> Iterator[Family]:
+def _make_family(step: Step, **columns: Sequence[int]) -> Iterator[Family]:
     """The family of a step with holes, if it has entries."""
     numbers = {hole: np.array(column, dtype=np.int64) for hole, column in columns.items()}
-    family = Family((step,), place, numbers)
+    family = Family((step,), numbers)
     if family.size:
         yield family
 
@@ -119,26 +117,26 @@ def _list_places(nest: Nest) -> list[str | None]:
 def _list_loop_cuts(nest: Nest) -> Iterator[Family]:
     """split and divide: each serial loop."""
     for loop in _list_serial_loops(nest):
-        yield from _make_family(loop.name, Split(loop.name, (Hole("n"),)), n=list_factors(loop.extent))
+        yield from _make_family(Split(loop.name, (Hole("n"),)), n=list_factors(loop.extent))
         if loop.name in nest.axis_forms and loop.name not in nest.divided_axes:
             period = find_quotient_period(nest.compute, loop.name)
             for by in range(period, loop.extent, period) if period > 1 else ():
                 if (by // period) & (by // period - 1) == 0:
-                    yield Family((Divide(loop.name, by),), loop.name)
+                    yield Family((Divide(loop.name, by),))
 
 
 def _list_loop_orders(nest: Nest) -> Iterator[Family]:
     """reorder and fuse: each two neighbouring loops."""
     for outer, inner in zip(nest.loops, nest.loops[1:], strict=False):
-        yield Family((Reorder((inner.name, outer.name)),), outer.name)
-        yield Family((Fuse(outer.name, inner.name),), outer.name)
+        yield Family((Reorder((inner.name, outer.name)),))
+        yield Family((Fuse(outer.name, inner.name),))
 
 
 def _list_bindings(nest: Nest) -> Iterator[Family]:
     """bind: each serial loop to each level."""
     for loop in _list_serial_loops(nest):
         for level in (*BLOCK_LEVELS, *THREAD_LEVELS, "vthread"):
-            yield Family((Bind(loop.name, level),), loop.name)
+            yield Family((Bind(loop.name, level),))
 
 
 def _list_loop_forms(nest: Nest) -> Iterator[Family]:
@@ -146,13 +144,13 @@ def _list_loop_forms(nest: Nest) -> Iterator[Family]:
     for loop in nest.loops:
         if loop.is_serial and loop.level != "vector" and loop.extent > 1:
             factors = [n for n in (*list_factors(loop.extent), loop.extent) if n != loop.unroll]
-            yield from _make_family(loop.name, Unroll(loop.name, Hole("n")), n=factors)
-    yield Family((Vectorize(nest.loops[-1].name),), nest.loops[-1].name)
+            yield from _make_family(Unroll(loop.name, Hole("n")), n=factors)
+    yield Family((Vectorize(nest.loops[-1].name),))
     for place in dict.fromkeys(s.at for s in nest.stagings if s.scope == "shared" and s.at is not None):
         now = nest.find_loop(place)
         for copy, stages in (("register", (2,)), ("async", tuple(range(2, MAX_PIPELINE_STAGES + 1)))):
             other = [n for n in stages if (n, copy) != (now.stages, now.copy)]
-            yield from _make_family(place, Pipeline(place, Hole("n"), copy), n=other)
+            yield from _make_family(Pipeline(place, Hole("n"), copy), n=other)
 
 
 def _list_stagings(program: Program, nest: Nest) -> Iterator[Family]:
@@ -169,16 +167,14 @@ def _list_stagings(program: Program, nest: Nest) -> Iterator[Family]:
                 layouts = [(v, pad, sw) for v in widths for pad, sw in TILE_LAYOUTS]
                 vector, pad, swizzle = zip(*layouts, strict=True)
                 tile = CacheRead(tensor, "shared", at, Hole("v"), order, Hole("p"), Hole("s"), reader)
-                yield from _make_family(tensor, tile, v=vector, p=pad, s=swizzle)
+                yield from _make_family(tile, v=vector, p=pad, s=swizzle)
             mine = CacheRead(tensor, "register", at, Hole("v"), reader=reader)
-            yield from _make_family(tensor, mine, v=widths)
+            yield from _make_family(mine, v=widths)
     for staging in nest.stagings:
         if staging.scope == "shared" and staging.name not in copied:
             for at in _list_places(nest):
                 step = CacheRead(staging.name, "register", at, Hole("v"))
-                yield from _make_family(
-                    staging.name, step, v=_list_widths(program.op.tensors[staging.tensor])
-                )
+                yield from _make_family(step, v=_list_widths(program.op.tensors[staging.tensor]))
 
 
 def _list_widths(spec: TensorSpec) -> tuple[int, ...]:
@@ -197,23 +193,23 @@ def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
         is_first = next(n for n in program.nests if n.find_staging(staging.name)) is nest
         for at in _list_places(nest) if is_first else ():
             if at != staging.at:
-                yield Family((ComputeAt(staging.name, at),), staging.name)
+                yield Family((ComputeAt(staging.name, at),))
     read = {load.tensor for load in nest.compute.loads}
     for earlier in program.nests:
         if earlier is not nest and earlier.output.name in read:
             for at in _list_places(nest):
                 warps = (1, 2, 4, 8) if earlier.compute.reduction_axes else (1,)
                 step = ComputeAt(earlier.output.name, at, Hole("w"))
-                yield from _make_family(earlier.output.name, step, w=warps)
+                yield from _make_family(step, w=warps)
 
 
 def _list_outputs(nest: Nest) -> Iterator[Family]:
     """cache_write and atomic."""
     name = nest.compute.output.name
     if not nest.has_accumulator:
-        yield from _make_family(name, CacheWrite(name, vector=Hole("v")), v=_list_widths(nest.output))
+        yield from _make_family(CacheWrite(name, vector=Hole("v")), v=_list_widths(nest.output))
     if nest.compute.reduction_axes and not nest.is_atomic:
-        yield Family((Atomic(name),), name)
+        yield Family((Atomic(name),))
 
 
 def _list_tensor_products(nest: Nest) -> Iterator[Family]:
@@ -223,11 +219,11 @@ def _list_tensor_products(nest: Nest) -> Iterator[Family]:
     if not depths or len(tiles) != 2 or nest.instruction:
         return
     for name in dict.fromkeys(p.name for p in WGMMA_FAMILIES):
-        yield Family((Tensorize(depths[-1], name),), depths[-1])
+        yield Family((Tensorize(depths[-1], name),))
     for product in MMA_INSTRUCTIONS:
         for at in _list_places(nest):
             fragments = tuple(CacheRead(tile, "fragment", at) for tile in tiles)
-            yield Family((*fragments, Tensorize(depths[-1], product.name)), depths[-1])
+            yield Family((*fragments, Tensorize(depths[-1], product.name)))
 
 
 def _list_graph_rewrites(program: Program) -> Iterator[Family]:
@@ -237,11 +233,11 @@ def _list_graph_rewrites(program: Program) -> Iterator[Family]:
             for axis in nest.compute.reduction_axes:
                 for parts in list_factors(min(axis.extent, MAX_PARTS + 1)):
                     if axis.extent % parts == 0:
-                        yield Family((RFactor(axis.name, parts),), axis.name)
+                        yield Family((RFactor(axis.name, parts),))
     for spec in program.op.inputs:
         own = tuple(range(len(spec.shape)))
         for one, other in ((a, b) for a in own for b in own[a + 1 :]):
             order = tuple({one: other, other: one}.get(d, d) for d in own)
-            yield Family((Pack(spec.name, order),), spec.name)
+            yield Family((Pack(spec.name, order),))
     for nest in program.nests[:-1]:
-        yield Family((ComputeInline(nest.output.name),), nest.output.name)
+        yield Family((ComputeInline(nest.output.name),))

@@ -46,7 +46,6 @@ class ListedStep:
 
     text: str
     kind: str
-    place: str
     family: int
     choice: NextStep | Schedule
     """The step, or the recorded schedule to go to."""
@@ -361,7 +360,7 @@ async def _list_rows(
     """Rows of the list, from the legal entries and estimates of one part of the menu."""
     entries, estimates = await job
     return [
-        ListedStep(step.text, step.kind, step.place, step.family, step, float(t), float(e))
+        ListedStep(step.text, step.kind, step.family, step, float(t), float(e))
         for step, t, e in zip(
             list_steps(families, entries), estimates.latency_s, estimates.energy_j, strict=True
         )
@@ -375,5 +374,5 @@ def _list_recorded(schedule: Schedule, device: RecordedDevice) -> tuple[ListedSt
         out = sum(change.startswith("-") for change in changes)
         note = row.failure or f"{row.structure}; {count_nouns(out, 'step')} out, {len(changes) - out} in"
         text, lines = f"schedule {row.digest}", "\n".join(changes)
-        rows.append(ListedStep(text, "recorded", "", number, row.schedule, latency_s, energy_j, note, lines))
+        rows.append(ListedStep(text, "recorded", number, row.schedule, latency_s, energy_j, note, lines))
     return tuple(rows)

@@ -41,8 +41,6 @@ class NextStep:
     """One entry of the list: one step, or for tensor cores the copies of both factors and the product."""
 
     steps: tuple[Step, ...]
-    place: str
-    """Loop or tensor that it is about."""
     family: int
     """Number of the family in the menu; entries of a family differ in their numbers only."""
 
@@ -102,11 +100,7 @@ def _filter_family(program: Program, family: Family, number: int, limits: Launch
 
 def list_steps(families: Sequence[Family], rows: Mapping[int, Sequence[int]]) -> list[NextStep]:
     """Some entries of a menu, in the order given. `rows`: place of a family in the menu -> its entries."""
-    return [
-        NextStep(families[number].make_steps(row), families[number].place, number)
-        for number, own in rows.items()
-        for row in own
-    ]
+    return [NextStep(families[number].make_steps(row), number) for number, own in rows.items() for row in own]
 
 
 def estimate_families(families: Sequence[LegalFamily], device: Device) -> Estimates:

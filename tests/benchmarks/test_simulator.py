@@ -46,23 +46,23 @@ def test_fidelity_scores_rows_that_were_not_fitted(run: Run, tmp_path: Path) -> 
 def test_top_scores_say_what_a_first_choice_costs() -> None:
     recorded = np.linspace(1.0, 3.0, 201)
     exact = top.score_top(recorded, recorded, 2 * recorded)
-    assert (exact.pick, exact.best_of_ten, exact.spearman, exact.rank_of_fastest_tenth) == (
+    assert (exact["pick"], exact["best_of_ten"], exact["spearman"], exact["rank_of_fastest_tenth"]) == (
         1.0,
         1.0,
         1.0,
         1.0,
     )
-    assert exact.median_error == pytest.approx(1.0)
+    assert exact["median_error"] == pytest.approx(1.0)
     first_is_slow = recorded.copy()
     first_is_slow[100] = 0.5
     found = top.score_top(first_is_slow, recorded, None)
-    assert found.median_error is None
-    assert found.pick == pytest.approx(2.0)
-    assert found.best_of_ten == 1.0
-    assert found.spearman > 0.9
+    assert found["median_error"] is None
+    assert found["pick"] == pytest.approx(2.0)
+    assert found["best_of_ten"] == 1.0
+    assert found["spearman"] > 0.9
     constant = top.score_top(np.ones(201), recorded, None)
-    assert constant.pick == pytest.approx(recorded.mean())
-    assert constant.spearman == 0.0
+    assert constant["pick"] == pytest.approx(recorded.mean())
+    assert constant["spearman"] == 0.0
 
 
 def test_fidelity_prints_the_gates_at_the_top(run: Run, tmp_path: Path) -> None:

@@ -206,19 +206,6 @@ def read_pack(path: Path) -> Pack:
     return Pack(path, head, sha256, tuple(blocks))
 
 
-def encode_kernel(kernel: PackedKernel) -> bytes:
-    """One kernel as bytes: a line of JSON, then its machine code."""
-    facts = asdict(kernel)
-    del facts["cubin"]
-    return json.dumps(facts, separators=(",", ":")).encode() + b"\n" + kernel.cubin
-
-
-def decode_kernel(data: bytes) -> PackedKernel:
-    """Read `encode_kernel`. Raises `ValueError`, `KeyError` or `TypeError`."""
-    line, _, cubin = data.partition(b"\n")
-    return _make_kernel(parse_json(line), cubin)
-
-
 def _make_kernel(facts: Mapping[str, Any], cubin: bytes) -> PackedKernel:
     launches = tuple(_make_launch(one) for one in facts["launches"])
     resources = tuple(Resources(**one) for one in facts["resources"])

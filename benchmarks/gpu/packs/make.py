@@ -12,13 +12,14 @@ where it stopped. The work file belongs to one device, rule, seed and compiler.
 from __future__ import annotations
 
 import json
+import pickle
 import sqlite3
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,6 @@ from benchmarks.gpu.packs.file import (
     PackedKernel,
     PackHead,
     compute_code_digest,
-    decode_kernel,
-    encode_kernel,
     pack_kernel,
     read_steps,
     write_pack,
@@ -51,10 +50,9 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.launch_counts import collect_facts
 from ekc.errors import EkcError, RecordError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.ir.operator import Operator, operator_from_json
+from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerProcesses, count_cores
-from ekc.search.data.population import Population
 from ekc.version import __version__
 
 JOB_LIMIT_S = 7200.0
@@ -109,30 +107,28 @@ class WorkFile:
         self.path = path
         try:
             self._database = sqlite3.connect(path)
-            self._database.execute("create table if not exists work (key text primary key, value blob)")
-            text = json.dumps(conditions, sort_keys=True).encode()
+            self._database.execute("create table if not exists jobs (key text primary key, value blob)")
+            text = json.dumps(conditions, sort_keys=True)
             then = self.find("conditions")
             if then is None:
                 self.add("conditions", text)
             elif then != text:
                 raise RecordError(
-                    f"{path} was begun under other conditions ({then.decode()}): "
-                    f"delete it or name another --out"
+                    f"{path} was begun under other conditions ({then}): delete it or name another --out"
                 )
         except sqlite3.Error as problem:
             raise RecordError(f"{path} cannot be used: {problem}") from None
 
-    def find(self, key: str) -> bytes | None:
-        """The value of a key."""
-        row = self._database.execute("select value from work where key = ?", (key,)).fetchone()
-        return None if row is None else zlib.decompress(row[0])
+    def find(self, key: str) -> Any:
+        """The value of a key; None where there is none."""
+        row = self._database.execute("select value from jobs where key = ?", (key,)).fetchone()
+        return None if row is None else pickle.loads(zlib.decompress(row[0]))
 
-    def add(self, key: str, value: bytes) -> None:
+    def add(self, key: str, value: Any) -> None:
         """Keep a value; it is in the file afterwards."""
+        packed = zlib.compress(pickle.dumps(value), 1)
         with self._database:
-            self._database.execute(
-                "insert or replace into work values (?, ?)", (key, zlib.compress(value, 1))
-            )
+            self._database.execute("insert or replace into jobs values (?, ?)", (key, packed))
 
     def close(self) -> None:
         """Close the file."""
@@ -210,28 +206,22 @@ def _draw_all(plan: Plan, work: WorkFile, pool: Executor) -> list[Lists]:
     counts = rule.count_strata(plan.count)
     jobs: dict[str, Callable[[], rule.Draw]] = {}
     for item in plan.items:
-        text = json.dumps(item.op.to_json())
         for turn, objective in enumerate((rule.LATENCY, rule.ENERGY)):
-            arguments = text, plan.device, objective, plan.seed + turn, counts[objective]
-            jobs[f"{item.name}/{objective}"] = partial(_search, *arguments)
+            arguments = item.op, plan.device, objective, plan.seed + turn, counts[objective]
+            jobs[f"{item.name}/{objective}"] = partial(rule.search, *arguments)
     for item in plan.items:
-        arguments = json.dumps(item.op.to_json()), plan.device, plan.seed, plan.count
-        jobs[f"{item.name}/{rule.RANDOM}"] = partial(_draw_random, *arguments)
+        arguments = item.op, plan.device, plan.seed, plan.count
+        jobs[f"{item.name}/{rule.RANDOM}"] = partial(rule.draw_random, *arguments)
     done = _run_kept(jobs, work, pool)
     near = {}
     for item in plan.items:
         parents = [done[f"{item.name}/{objective}"].best for objective in (rule.LATENCY, rule.ENERGY)]
-        arguments = json.dumps(item.op.to_json()), plan.device, parents[0] + parents[1], plan.seed
-        near[f"{item.name}/{rule.NEAR}"] = partial(_draw_near, *arguments, counts[rule.NEAR])
+        arguments = item.op, plan.device, parents[0] + parents[1], plan.seed, counts[rule.NEAR]
+        near[f"{item.name}/{rule.NEAR}"] = partial(rule.draw_near, *arguments)
     done |= _run_kept(near, work, pool)
     return [
-        {
-            rule.NAIVE: (rule.draw_naive(item.op),),
-            rule.LATENCY: done[f"{item.name}/{rule.LATENCY}"].drawn,
-            rule.ENERGY: done[f"{item.name}/{rule.ENERGY}"].drawn,
-            rule.NEAR: done[f"{item.name}/{rule.NEAR}"].drawn,
-            rule.RANDOM: done[f"{item.name}/{rule.RANDOM}"].drawn,
-        }
+        {rule.NAIVE: (rule.draw_naive(item.op),)}
+        | {stratum: done[f"{item.name}/{stratum}"].drawn for stratum in rule.STRATA[1:]}
         for item in plan.items
     ]
 
@@ -245,7 +235,7 @@ def _run_kept(
     for key, job in jobs.items():
         kept = work.find(key)
         if kept is not None:
-            done[key] = rule.Draw.from_json(json.loads(kept))
+            done[key] = kept
         else:
             futures[pool.submit(job)] = key
     for future in as_completed(futures):
@@ -254,27 +244,9 @@ def _run_kept(
             done[key] = future.result()
         except BrokenExecutor as problem:
             raise EkcError(f"{key}: {problem}; run the command again") from None
-        work.add(key, json.dumps(done[key].to_json()).encode())
+        work.add(key, done[key])
         print(f"{key}: drawn", file=sys.stderr)
     return done
-
-
-def _search(operator: str, device: str, objective: str, seed: int, count: int) -> rule.Draw:
-    return rule.search(_read_operator(operator), open_models(device)[0], objective, seed, count)
-
-
-def _draw_random(operator: str, device: str, seed: int, count: int) -> rule.Draw:
-    return rule.draw_random(_read_operator(operator), open_models(device)[0].limits, seed, count)
-
-
-def _draw_near(operator: str, device: str, parents: Population, seed: int, count: int) -> rule.Draw:
-    return rule.draw_near(
-        _read_operator(operator), open_models(device)[0].limits, device, parents, seed, count
-    )
-
-
-def _read_operator(text: str) -> Operator:
-    return operator_from_json(json.loads(text))
 
 
 def compile_drawn(drawn: Drawn, device: str) -> Compiled:
@@ -313,7 +285,7 @@ def _compile_chosen(plan: Plan, item: Item, lists: Lists, work: WorkFile, pool: 
         for drawn in mine:
             kept = work.find(_key(drawn))
             if kept is not None:
-                done[drawn.schedule] = _decode(kept)
+                done[drawn.schedule] = kept
     while True:
         chosen, missing = choose_kernels(lists, counts, done)
         if not missing:
@@ -329,7 +301,7 @@ def _compile_chosen(plan: Plan, item: Item, lists: Lists, work: WorkFile, pool: 
             except BrokenExecutor as problem:
                 # The process died over this schedule: it would die again.
                 done[drawn.schedule] = Compiled(None, None, "", str(problem))
-            work.add(_key(drawn), _encode(done[drawn.schedule]))
+            work.add(_key(drawn), done[drawn.schedule])
             if number % SHOWN_EVERY == 0:
                 print(f"{item.name}: {number} of {len(missing)} compiled", file=sys.stderr)
 
@@ -363,19 +335,3 @@ def choose_kernels(
 
 def _key(drawn: Drawn) -> str:
     return f"kernel/{drawn.schedule}"
-
-
-def _encode(compiled: Compiled) -> bytes:
-    facts = {"text": compiled.text, "failure": compiled.failure}
-    if compiled.kernel is None or compiled.prediction is None:
-        return json.dumps(facts).encode()
-    line = json.dumps({**facts, "prediction": asdict(compiled.prediction)}).encode()
-    return line + b"\n" + encode_kernel(compiled.kernel)
-
-
-def _decode(data: bytes) -> Compiled:
-    line, _, rest = data.partition(b"\n")
-    facts = json.loads(line)
-    if not rest:
-        return Compiled(None, None, facts["text"], facts["failure"])
-    return Compiled(decode_kernel(rest), Prediction(**facts["prediction"]), facts["text"])

@@ -16,14 +16,13 @@ stratum takes the place; where there is none, a random one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import Device
+from benchmarks.gpu.packs.predictions import open_models
 from ekc.devices.simulated import data_sheet_prior, specs
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
@@ -74,17 +73,6 @@ class Draw:
     drawn: tuple[Drawn, ...]
     best: Population
 
-    def to_json(self) -> dict[str, Any]:
-        """The value for a file."""
-        genomes = {"structure": self.best.structure.tolist(), "genes": self.best.genes.tolist()}
-        return {"drawn": [astuple(one) for one in self.drawn], "best": genomes}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Draw:
-        """Read `to_json`."""
-        genomes = (np.array(data["best"][name], dtype=np.int64) for name in ("structure", "genes"))
-        return cls(tuple(Drawn(*one) for one in data["drawn"]), Population(*genomes))
-
 
 class _RememberingSpace(Space):
     """A space that keeps the genome of each schedule that it builds."""
@@ -117,9 +105,9 @@ def draw_naive(op: Operator) -> Drawn:
     return Drawn(make_naive_schedule(op).to_json(), NAIVE, NAIVE)
 
 
-def draw_random(op: Operator, limits: LaunchLimits, seed: int, count: int) -> Draw:
+def draw_random(op: Operator, device: str, seed: int, count: int) -> Draw:
     """Legal schedules drawn at random, each once, with some to spare."""
-    space = Space(op, limits)
+    space = Space(op, open_models(device)[0].limits)
     breeder = Breeder(space, np.random.default_rng([seed, 2]))
     wanted, found, before = int(SPARE * count) + 1, breeder.make_empty(), -1
     while before < len(found) < wanted:
@@ -130,9 +118,10 @@ def draw_random(op: Operator, limits: LaunchLimits, seed: int, count: int) -> Dr
     return Draw(tuple(_build(space, found, order, RANDOM)), breeder.make_empty())
 
 
-def search(op: Operator, device: Device, objective: str, seed: int, count: int) -> Draw:
+def search(op: Operator, name: str, objective: str, seed: int, count: int) -> Draw:
     """The trials of a search on the simulated device without its finals, which try nothing new. Everything is
     compiled in this process: searches run beside each other."""
+    device, _ = open_models(name)
     space = _RememberingSpace(op, device.limits)
     options = TuneOptions(max(count, 4), objective, MAX_SLOWDOWN, False, seed, None, None)
     with WorkerThreads(1) as executor:
@@ -152,12 +141,10 @@ def search(op: Operator, device: Device, objective: str, seed: int, count: int) 
     return Draw(drawn, genomes)
 
 
-def draw_near(
-    op: Operator, limits: LaunchLimits, device: str, parents: Population, seed: int, count: int
-) -> Draw:
+def draw_near(op: Operator, device: str, parents: Population, seed: int, count: int) -> Draw:
     """Neighbours of the best trials of both searches, those first that the model of the data sheet expects to
     be fastest; none is a parent."""
-    space = Space(op, limits)
+    space = Space(op, open_models(device)[0].limits)
     breeder = Breeder(space, np.random.default_rng([seed, 3]))
     parents = _drop_duplicates(space, parents)
     if not len(parents):

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import counters, equals, record
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.contenders import compute_ratio
 from benchmarks.gpu.equals_report import EQUALLY_FAST, read_groups
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.items import make_matmul
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.simulator import own
 from ekc import devices
 from ekc.devices.recording import read_recording
@@ -181,9 +180,8 @@ def test_missing_launches_are_reported(kit: Kit, tmp_path: Path, monkeypatch: py
 
 def test_without_ncu_nothing_is_counted(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    counters.run(kit, Budget(600.0))
-    (note,) = kit.folder.list_notes("counters")
-    assert note["reason"] == "Nsight Compute (ncu) is not installed"
+    with pytest.raises(NotRun, match=r"^Nsight Compute \(ncu\) is not installed$"):
+        counters.run(kit, Budget(600.0))
 
 
 def test_ratio_needs_more_than_its_scatter() -> None:

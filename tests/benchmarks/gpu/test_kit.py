@@ -16,7 +16,6 @@ import pytest
 
 from benchmarks.gpu import trace_file, traces, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
-from benchmarks.gpu.budget import RESERVE, Budget
 from benchmarks.gpu.check import DRAWN, POPULATION
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
 from benchmarks.gpu.items import (
@@ -25,7 +24,7 @@ from benchmarks.gpu.items import (
     list_small_items,
     list_versus_items,
 )
-from benchmarks.gpu.kit import Kit, describe_conditions
+from benchmarks.gpu.kit import RESERVE, Budget, Kit, describe_conditions
 from benchmarks.gpu.sampling import sample_schedules
 from ekc import devices
 from ekc.devices.recording import read_recording

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import plan, pytorch, versus
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import Folder
 from benchmarks.gpu.items import make_conv, make_matmul
-from benchmarks.gpu.kit import Kit, describe_conditions
+from benchmarks.gpu.kit import Budget, Kit, describe_conditions
 from ekc.devices.cuda.device import CudaDevice
 from ekc.errors import DeviceError
 from ekc.ir.schedule.naive import make_naive_schedule

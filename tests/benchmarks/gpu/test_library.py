@@ -16,9 +16,8 @@ import pytest
 import ekc
 from benchmarks.gpu import library
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.folder import TUNING
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from ekc import devices
 from ekc.codegen.library.build import KernelChoice, build_library
 from ekc.codegen.library.function_plan import NamedOperator

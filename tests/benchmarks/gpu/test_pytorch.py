@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import graphs, pytorch, versus
-from benchmarks.gpu.budget import Budget
+from benchmarks.gpu import pytorch, versus
 from benchmarks.gpu.contenders import measure_in_turn
 from benchmarks.gpu.folder import Folder
 from benchmarks.gpu.items import Item, make_conv, make_matmul, make_matvec
+from benchmarks.gpu.kit import Budget
 from ekc import devices
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import MAX_GRAPH_CALLS, SAMPLE_DURATION_S, WARM_UP_DURATION_S
@@ -132,15 +132,15 @@ def test_rival_with_narrower_factors_is_refused(dtype: str) -> None:
     item = make_matmul(64, 64, 1024, dtype)
     expected = expect(item)
     factors = [array.astype(np.float32) for array in expected.arrays]
-    graphs.check_result("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
+    pytorch.check_result("exact", (factors[0] @ factors[1]).astype(expected.arrays[0].dtype), item, expected)
     for narrower in (_rounded_to_tf32, lambda array: array.astype(np.float16).astype(np.float32)):
         a, b = (narrower(array) for array in factors)
         got = (a @ b).astype(expected.arrays[0].dtype)
         if dtype == "float32":
             with pytest.raises(DeviceError, match="narrow is off by"):
-                graphs.check_result("narrow", got, item, expected)
+                pytorch.check_result("narrow", got, item, expected)
         else:
-            graphs.check_result("narrow", got, item, expected)
+            pytorch.check_result("narrow", got, item, expected)
 
 
 def _rounded_to_tf32(array: Any) -> Any:
@@ -177,16 +177,16 @@ def test_library_runs_while_it_is_metered(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls.seconds == pytest.approx(calls.count * CALL_S)
 
 
-def test_library_rows_have_the_conditions_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_slices_have_the_conditions_of_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (cublas,), _ = _rivals(monkeypatch)
     capped = SteadyState(CALL_S, 1275.0, 150.0, (POWER_CAP,))
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(graphs, "GpuSensors", lambda uuid: None)
-    monkeypatch.setattr(graphs, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
-    conditions = cublas.meter(0, 1.0).conditions
-    assert conditions.throttle == (POWER_CAP,)
-    assert conditions.clock_mhz == pytest.approx(1275.0)
-    assert conditions.temperature_c > 0
+    monkeypatch.setattr(pytorch, "GpuSensors", lambda uuid: None)
+    monkeypatch.setattr(pytorch, "NvmlBoard", lambda sensors, caller: VirtualBoard(A100, 1275.0, capped, rng))
+    taken = cublas.run(0, 1.0)
+    assert taken.throttle == (POWER_CAP,)
+    assert taken.clock_mhz == pytest.approx(1275.0)
+    assert taken.temperature_c > 0
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_failing_library_keeps_our_figures(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("CUDA out of memory")
 
     _, (cublas,), _ = _rivals(monkeypatch)
-    other = SimpleNamespace(name="other", time=no_memory, meter=no_memory)
+    other = SimpleNamespace(name="other", time=no_memory)
     figures = measure_in_turn([cublas, other], 3, 0, 1.0)
     assert len(figures[cublas.name]["latency_s"]) == 3
     assert figures["other"] == {

@@ -16,13 +16,13 @@ import pytest
 
 import ekc
 from benchmarks.gpu.__main__ import main
-from benchmarks.gpu.contenders import Contender, HotDevice, Ours
-from benchmarks.gpu.equals_report import CONTROL, Group, format_groups, judge_group
-from benchmarks.gpu.orders import COUNTED, list_order_variants
-from benchmarks.gpu.rotation import (
+from benchmarks.gpu.contenders import (
     MIN_ROUNDS,
     SLICE_NOISE,
     SLICE_S,
+    Contender,
+    HotDevice,
+    Ours,
     Slice,
     compare_slices,
     compute_detection,
@@ -30,6 +30,8 @@ from benchmarks.gpu.rotation import (
     estimate_slice_noise,
     rotate,
 )
+from benchmarks.gpu.equals_report import CONTROL, Group, format_groups, judge_group
+from benchmarks.gpu.orders import COUNTED, list_order_variants
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import POWER_CAP

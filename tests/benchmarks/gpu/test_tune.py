@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import tune
-from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.contenders import Slice
 from benchmarks.gpu.folder import TUNING, Folder
 from benchmarks.gpu.items import Item, make_matmul
-from benchmarks.gpu.kit import Kit
+from benchmarks.gpu.kit import Budget, Kit
 from benchmarks.gpu.prices import PricedDevice, VirtualClock
-from benchmarks.gpu.rotation import Slice
 from ekc import devices
 from ekc.devices.simulated.specs import H100
 from ekc.search.data.events import TuningEvent

@@ -11,7 +11,7 @@ import pytest
 
 import ekc.ir.operators as o
 from benchmarks.simulator.block_execution import execute_blocks, trace_block_loops
-from benchmarks.simulator.foreign_kernels import compile_foreign_kernel, count_foreign_launch
+from benchmarks.simulator.foreign_rows import compile_foreign_kernel, count_foreign_launch
 from ekc import devices
 from ekc.codegen import nvrtc
 from ekc.codegen.compiled import Footprint, Launch

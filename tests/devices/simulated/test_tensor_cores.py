@@ -6,7 +6,7 @@ import pytest
 
 import ekc
 import ekc.ir.operators as o
-from benchmarks.simulator.foreign_kernels import compile_foreign_kernel
+from benchmarks.simulator.foreign_rows import compile_foreign_kernel
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.launch_counts import KernelStart, get_launch_profiles, profile_kernel
