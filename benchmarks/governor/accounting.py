@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.script import make_main
-from benchmarks.governor.compare import measure_default, sample_jobs
+from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
 from ekc.governor.accounting import Accounted, StaticLimit
 from ekc.governor.decision import find_best
@@ -115,9 +115,7 @@ def format_row(name: str, estimates: Sequence[Estimate]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
-    parser.set_defaults(seed=3000)
-    parser.add_argument("--seeds", type=int, default=4, help="jobs of each kind on each card")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+    add_job_options(parser, seed=3000, seeds=4)
     parser.add_argument("--data", type=Path, help="folder with the recordings")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.governor.baselines import find_oracle_clocks
+from benchmarks.governor.oracle import find_oracle_clocks
 from ekc.governor import phase as phases
 from ekc.governor.event_records import (
     Applied,

@@ -22,7 +22,7 @@ from benchmarks.governor.baselines.odpp import (
     measure_rate_point,
 )
 from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.predict.model import CLOCK_RATIOS, ResponseModel
+from benchmarks.governor.model import CLOCK_RATIOS, ResponseModel
 from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.protocols import Settings
@@ -238,10 +238,10 @@ class _GpoeoRun:
             Settings(), 0.0, 2.0, default.joules / default.seconds, ProgressRate(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        prior = self._model(counters, reading)
+        slow, power = self._model(counters, reading)
         x, y = reading.clock_mhz / self._gears - 1, 1 - self._gears / reading.clock_mhz
-        time = 1 + _evaluate_polynomial(np.maximum(0, x), prior.time.mean)
-        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), prior.power.mean))
+        time = 1 + _evaluate_polynomial(np.maximum(0, x), slow)
+        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), power))
         # The models were not trained on lower clocks.
         lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * reading.clock_mhz))
         default = CostPoint(1.0, 1.0)
