@@ -24,10 +24,9 @@ import numpy as np
 from benchmarks.common.script import make_main
 from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
-from ekc.governor.accounting import Accounted, StaticLimit
+from ekc.governor.accounting import Accounted, StaticLimit, find_true_static
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
-from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy

@@ -133,12 +133,12 @@ def judge_job(
     )
 
 
-def summarise(name: str, results: list[JobResult]) -> dict[str, object]:
+def summarise(name: str, results: list[JobResult]) -> dict[str, Any]:
     """The row of one governor: means and totals over jobs."""
     saving = float(np.mean([x.saving for x in results]))
     share = saving / float(np.mean([x.oracle_saving for x in results]))
     slow = [x.slowdown for x in results]
-    row: dict[str, object] = {
+    row: dict[str, Any] = {
         "governor": name,
         "jobs": len(results),
         "mean_saving": saving,
@@ -159,27 +159,21 @@ def summarise(name: str, results: list[JobResult]) -> dict[str, object]:
     return row
 
 
-def add_verdicts(rows: list[dict[str, object]]) -> None:
+def add_verdicts(rows: list[dict[str, Any]]) -> None:
     """Add bar and pass to our rows: the figures of `BARS`, and a larger saving than any other governor's.
 
     Others count even where they exceed the slowdown budget.
     """
-    others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS]
+    others = [r["mean_saving"] for r in rows if r["governor"] not in OURS]
     for row in rows:
-        if row["governor"] not in OURS:
-            continue
-        row["bar"] = {**BARS, "mean_saving_ahead_of": max(others, default=None)}
-        ahead = float(str(row["mean_saving"])) > max(others, default=-1.0)
-        row["pass"] = keeps_slowdown_bars(row) and ahead
-        row["pass"] = bool(row["pass"]) and float(str(row["share_of_oracle"])) >= BARS["share_of_oracle"]
+        if row["governor"] in OURS:
+            row["bar"] = {**BARS, "mean_saving_ahead_of": max(others, default=None)}
+            keeps_slowdown = all(row[name] <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
+            is_ahead = row["mean_saving"] > max(others, default=-1.0)
+            row["pass"] = keeps_slowdown and is_ahead and row["share_of_oracle"] >= BARS["share_of_oracle"]
 
 
-def keeps_slowdown_bars(row: dict[str, object]) -> bool:
-    """Whether mean and worst slowdown are within their bars."""
-    return all(float(str(row[name])) <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
-
-
-def format_table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: float) -> str:
+def format_table(rows: list[dict[str, Any]], oracle_saving: float, oracle_slowdown: float) -> str:
     """The table of governors."""
     head = f"{'governor':24s} {'saved':>7s} {'of best':>8s} {'slower':>7s} {'worst':>8s} {'>7 %':>5s}"
     head += f" {'settled':>8s} {'search':>8s} {'shifts: true/false/missed':>26s}"

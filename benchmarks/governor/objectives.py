@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.common.script import make_main
 from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
+from ekc.governor.accounting import find_true_static
 from ekc.governor.event_records import Chosen, Event
-from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy

@@ -109,10 +109,6 @@ def find_fft_peak(trace: Trace) -> float:
     return float(len(even) / hz / np.argmax(size))
 
 
-def list_seeds(options: argparse.Namespace) -> range:
-    return range(options.seed, options.seed + options.rounds)
-
-
 def make_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
     """The row of one kind of periodic traces."""
     errors, peaks = np.array([x.error for x in found]), np.array([x.peak_error for x in found])
@@ -144,7 +140,7 @@ def make_verdict_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All figures, as JSON has them."""
-    seeds = list_seeds(options)
+    seeds = range(options.seed, options.seed + options.rounds)
     cases = [(seed, window) for seed in seeds for window in WINDOWS_S]
     periodic = [judge_trace(make_periodic_trace(k, s, w), w) for s, w in cases for k in KINDS]
     aperiodic = [judge_trace(make_aperiodic_trace(k, s, w), w) for s, w in cases for k in APERIODIC]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.protocols import Settings
+from ekc.governor.protocols import LIMITS, Settings
 from ekc.governor.samples import Values, finite_mean
 
 NOT_MEASURED = float("nan")
@@ -224,11 +224,7 @@ class PhaseReadings:
 
 def _is_within(settings: Settings, other: Settings) -> bool:
     """Whether no limit of `settings` is looser than that of `other`."""
-    pairs = (
-        (getattr(one, name) or math.inf for one in (settings, other))
-        for name in ("sm_mhz", "memory_mhz", "power_w")
-    )
-    return all(limit <= loose for limit, loose in pairs)
+    return all((getattr(settings, x) or math.inf) <= (getattr(other, x) or math.inf) for x in LIMITS)
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:

@@ -110,15 +110,12 @@ class BracketSearch:
         clocks = self._gears[places] / 1000
         degree = min(3, len(places) - 1)
         inside = self._gears[places[0] : places[-1] + 1]
-        seconds, joules = (
-            self._smooth_curve(clocks, [getattr(self.points[p], quantity) for p in places], inside, degree)
+        curves = [
+            np.polyfit(clocks, [getattr(self.points[p], quantity) for p in places], degree)
             for quantity in ("seconds", "joules")
-        )
+        ]
+        seconds, joules = (np.asarray(np.polyval(curve, inside / 1000), float) for curve in curves)
         return int(places[0]) + self._rule.find_best_gear(inside, seconds, joules, self._default)
-
-    @staticmethod
-    def _smooth_curve(clocks: Values, values: list[float], gears: Values, degree: int) -> Values:
-        return np.asarray(np.polyval(np.polyfit(clocks, values, degree), gears / 1000), float)
 
 
 BASE_SHARE = 0.9
@@ -179,7 +176,9 @@ class _GpoeoRun:
         if start is not None and self._is_periodic:
             self._set_gear(None)
             self._store_period(measure_period_point(self._meter, FIRST_WINDOW_S))
-        default = self._measure_under(Settings())
+        self._run.apply(Settings())
+        self._meter.record(STEP_SETTLE_S)
+        default = self._measure_point()
         if start is None:
             start = self._predict_gear(counters, default)
         self._search_memory(start, default)
@@ -209,11 +208,6 @@ class _GpoeoRun:
         self._is_periodic = point is not None
         self._period_s = point.seconds if point else None
         self._window_s = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
-
-    def _measure_under(self, settings: Settings) -> CostPoint:
-        self._run.apply(settings)
-        self._meter.record(STEP_SETTLE_S)
-        return self._measure_point()
 
     def _measure_point(self) -> CostPoint:
         """Seconds and joules of a period near the last one, or per instruction without a period."""

@@ -23,9 +23,8 @@ from ekc.governor.request import GovernorRequest
 
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog
-    from ekc.governor.live.loop_choice import LoopFunction
     from ekc.governor.live.probe import JobProbeFactory
-    from ekc.governor.live.session import GovernorListener, OpenedSession
+    from ekc.governor.live.session import GovernorListener, LoopFunction, OpenedSession
     from ekc.governor.protocols import Probe
 
 WATCH_INTERVAL_S = 1.0
