@@ -4,8 +4,7 @@
 
 Runs `ekc govern -- sleep SECONDS` on a scripted NVML (tests/scripted/nvml). Period detection, search and
 watching are the real ones. Figures include the cost of calls in the script, but not of calls in a driver.
-The governor is billed from the start of its loop, imports of the loop included; the guard from its own
-start.
+The governor is billed from the start of its loop; the guard from its own start.
 """
 
 from __future__ import annotations

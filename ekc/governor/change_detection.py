@@ -118,14 +118,13 @@ class ChangeDetector:
             # The median, since an evaluation may be among the first looks.
             self._reference = np.median(rows, axis=0)
             self._scatter = 1.5 * np.median(np.abs(rows / self._reference - 1), axis=0)
-            if self.expected_signature is not None and self._is_unexpected(self.expected_signature):
+            expected = self.expected_signature
+            # Power is left out, as counter and sensor differ.
+            if expected is not None and (
+                (np.abs(self._reference / expected - 1)[1:] > MAX_UNEXPECTED_USE).any()
+            ):
                 # The job changed before the first look: its own looks are no reference.
-                self._reference, self._scatter = self.expected_signature, np.zeros(3)
-
-    def _is_unexpected(self, expected: Values) -> bool:
-        """Whether use differs much from earlier readings; power is left out, as counter and sensor differ."""
-        assert self._reference is not None
-        return bool((np.abs(self._reference / expected - 1)[1:] > MAX_UNEXPECTED_USE).any())
+                self._reference, self._scatter = expected, np.zeros(3)
 
 
 @dataclass

@@ -360,9 +360,9 @@ class BoardWatch:
         if set(seen) == set(self._choice.uuids):
             self._choice, self._others = replace(self._choice, is_inferred=False), []
             return None
-        names = format_gpu_names(seen)
+        names = self._format_names(seen)
         return RefutedChoice(
-            f"the job's processes are on {names}, not on {format_gpu_names(self._choice.uuids)} "
+            f"the job's processes are on {names}, not on {self._format_names(self._choice.uuids)} "
             f"({self._choice.reason})",
             GpuChoice(seen, "the job's processes are there"),
         )
@@ -373,3 +373,6 @@ class BoardWatch:
         unseen = processes.unseen
         is_certain = not has_own_process_numbers()
         return (processes.of_others - unseen) | (unseen & self._unseen if is_certain else frozenset())
+
+    def _format_names(self, uuids: Sequence[str]) -> str:
+        return format_gpu_numbers(sorted(NvmlLimitReader(uuid).index for uuid in uuids))

@@ -55,11 +55,6 @@ def sample_job(seed: int, kind: str, device: str, seconds: float = 3600.0) -> Si
     swing = float(rng.uniform(0.0, 0.02)) * find_card(device).spec.power.tdp_w if kind == "drifting" else 0.0
     name, card = f"{kind}-{seed}-{device}", find_card(device)
     job = SimulatedJob(**vars(timeline), name=name, kind=kind, card=card, stages=tuple(stages), swing_w=swing)
-    return _scale_to_seconds(job, seconds)
-
-
-def _scale_to_seconds(job: SimulatedJob, seconds: float) -> SimulatedJob:
-    """The job with its stretches scaled so that it takes `seconds` at the default."""
     default_s = compute_costs(job).seconds[:, -1, -1].sum()
     return replace(job, seconds=job.seconds * (seconds / default_s))
 
