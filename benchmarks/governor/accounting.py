@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.script import make_main
-from benchmarks.governor.compare import measure_default, sample_jobs
+from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
-from ekc.governor.accounting import Accounted, StaticLimit
+from ekc.governor.accounting import Accounted, StaticLimit, find_true_static
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
-from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy
@@ -115,9 +114,7 @@ def format_row(name: str, estimates: Sequence[Estimate]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
-    parser.set_defaults(seed=3000)
-    parser.add_argument("--seeds", type=int, default=4, help="jobs of each kind on each card")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+    add_job_options(parser, seed=3000, seeds=4)
     parser.add_argument("--data", type=Path, help="folder with the recordings")
 
 

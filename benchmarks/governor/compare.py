@@ -6,7 +6,7 @@
 Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under
 each governor. Its joules and seconds, measuring and searching included, are compared with the same job at
 the driver's default. Jobs of seeds 0 to 7 were used while the governor was built; the models of
-GPOEO are trained on seeds 1000 to 1011. `regret.py` splits what the oracle saved and a governor did not by
+GPOEO are trained on seeds 1000 to 1011. `oracle.py` splits what the oracle saved and a governor did not by
 the task of the governor at that time. All of it is simulated: jobs and cards respond to clocks as
 recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 """
@@ -22,17 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.script import format_verdict, make_main
-from benchmarks.governor.baselines import (
-    OracleResult,
-    find_oracle_clocks,
-    run_gpoeo,
-    run_odpp,
-    run_zeus_sweep,
-)
+from benchmarks.governor.baselines import run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.predict import BoostedModel, train_simulated_model
-from benchmarks.governor.regret import CAUSES, Regret
+from benchmarks.governor.model import BoostedModel, train_simulated_model
+from benchmarks.governor.oracle import CAUSES, OracleResult, Regret, find_oracle_clocks
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
@@ -139,12 +133,12 @@ def judge_job(
     )
 
 
-def summarise(name: str, results: list[JobResult]) -> dict[str, object]:
+def summarise(name: str, results: list[JobResult]) -> dict[str, Any]:
     """The row of one governor: means and totals over jobs."""
     saving = float(np.mean([x.saving for x in results]))
     share = saving / float(np.mean([x.oracle_saving for x in results]))
     slow = [x.slowdown for x in results]
-    row: dict[str, object] = {
+    row: dict[str, Any] = {
         "governor": name,
         "jobs": len(results),
         "mean_saving": saving,
@@ -165,27 +159,21 @@ def summarise(name: str, results: list[JobResult]) -> dict[str, object]:
     return row
 
 
-def add_verdicts(rows: list[dict[str, object]]) -> None:
+def add_verdicts(rows: list[dict[str, Any]]) -> None:
     """Add bar and pass to our rows: the figures of `BARS`, and a larger saving than any other governor's.
 
     Others count even where they exceed the slowdown budget.
     """
-    others = [float(str(r["mean_saving"])) for r in rows if r["governor"] not in OURS]
+    others = [r["mean_saving"] for r in rows if r["governor"] not in OURS]
     for row in rows:
-        if row["governor"] not in OURS:
-            continue
-        row["bar"] = {**BARS, "mean_saving_ahead_of": max(others, default=None)}
-        ahead = float(str(row["mean_saving"])) > max(others, default=-1.0)
-        row["pass"] = keeps_slowdown_bars(row) and ahead
-        row["pass"] = bool(row["pass"]) and float(str(row["share_of_oracle"])) >= BARS["share_of_oracle"]
+        if row["governor"] in OURS:
+            row["bar"] = {**BARS, "mean_saving_ahead_of": max(others, default=None)}
+            keeps_slowdown = all(row[name] <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
+            is_ahead = row["mean_saving"] > max(others, default=-1.0)
+            row["pass"] = keeps_slowdown and is_ahead and row["share_of_oracle"] >= BARS["share_of_oracle"]
 
 
-def keeps_slowdown_bars(row: dict[str, object]) -> bool:
-    """Whether mean and worst slowdown are within their bars."""
-    return all(float(str(row[name])) <= BARS[name] for name in ("mean_slowdown", "worst_slowdown"))
-
-
-def format_table(rows: list[dict[str, object]], oracle_saving: float, oracle_slowdown: float) -> str:
+def format_table(rows: list[dict[str, Any]], oracle_saving: float, oracle_slowdown: float) -> str:
     """The table of governors."""
     head = f"{'governor':24s} {'saved':>7s} {'of best':>8s} {'slower':>7s} {'worst':>8s} {'>7 %':>5s}"
     head += f" {'settled':>8s} {'search':>8s} {'shifts: true/false/missed':>26s}"
@@ -225,11 +213,16 @@ def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
     return "\n".join(out)
 
 
+def add_job_options(parser: argparse.ArgumentParser, seed: int, seeds: int) -> None:
+    """Add the options of `sample_jobs`, which other scripts have too, with the defaults of one script."""
+    parser.set_defaults(seed=seed)
+    parser.add_argument("--seeds", type=int, default=seeds, help="jobs of each kind on each card")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
-    parser.set_defaults(seed=100)
-    parser.add_argument("--seeds", type=int, default=6, help="jobs of each kind on each card")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+    add_job_options(parser, seed=100, seeds=6)
     parser.add_argument("--only", default=",".join(GOVERNORS).replace(", ", "; "), help="governors, by comma")
 
 

@@ -4,8 +4,7 @@
 
 Runs `ekc govern -- sleep SECONDS` on a scripted NVML (tests/scripted/nvml). Period detection, search and
 watching are the real ones. Figures include the cost of calls in the script, but not of calls in a driver.
-The governor is billed from the start of its loop, imports of the loop included; the guard from its own
-start.
+The governor is billed from the start of its loop; the guard from its own start.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.script import format_verdict, make_main
-from ekc.processes.process_facts import list_process_family
+from benchmarks.governor.kills import GUARD, list_children
 from tests.scripted.nvml.boards import ScriptedBoards
 
 BAR = 0.01
@@ -38,8 +37,8 @@ def measure_cost(instant: bool, seconds: float) -> dict[str, Any]:
         boards.update_board(0, instant=instant)
         words = ("-m", "ekc", "govern", "--quiet", "--json", "events", "--", "sleep", str(seconds))
         process = boards.start_python(*words, stderr=subprocess.DEVNULL)
-        assert boards.wait_for(lambda b: _find_guards(process.pid), 60) < 60, "no guard came"
-        (guard,) = _find_guards(process.pid)
+        assert boards.wait_for(lambda b: list_children(process.pid, GUARD), 60) < 60, "no guard came"
+        (guard,) = list_children(process.pid, GUARD)
         guard_s = 0.0
         while process.poll() is None:
             guard_s = max(guard_s, _read_core_s(guard))
@@ -54,21 +53,6 @@ def measure_cost(instant: bool, seconds: float) -> dict[str, Any]:
         "bar": {"share": BAR},
         "pass": governor + guard_share <= BAR,
     }
-
-
-def _find_guards(governor: int) -> list[int]:
-    return [
-        pid
-        for pid in list_process_family(governor) - {governor}
-        if "ekc.devices.clocks.guard" in _read_command(pid)
-    ]
-
-
-def _read_command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-    except OSError:
-        return ""
 
 
 def _read_core_s(pid: int) -> float:

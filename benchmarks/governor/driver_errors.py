@@ -49,6 +49,7 @@ from typing import Any
 import pynvml
 
 from benchmarks.common.script import make_main
+from benchmarks.governor.kills import has_set_clock
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
 PASSING = ("TIMEOUT", "UNKNOWN", "IN_USE", "NO_DATA", "MEMORY", "INSUFFICIENT_RESOURCES", "IRQ_ISSUE")
@@ -129,7 +130,7 @@ def run_job(kind: str, error: str, seed: int, is_quick: bool) -> Case:
         words = [str(ROOT / "tests" / "governor" / "restless_govern.py")] if is_quick else head
         process = boards.start_python(*words, *command, start_new_session=True)
         if begins_later:
-            boards.wait_for(_has_set_clock, scale.job_s)
+            boards.wait_for(has_set_clock, scale.job_s)
             fail_calls(boards, kind, error, scale, rng, start_s)
         out, err = process.communicate()
         boards.update_script(lost=False)
@@ -178,15 +179,11 @@ def fail_calls(
 def _is_governed(boards: ScriptedBoards, events: Path, is_quick: bool) -> bool:
     """Whether the control loop has set a limit, and did not end before the job."""
     if is_quick:
-        return _has_set_clock(boards)
+        return has_set_clock(boards)
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     is_set = any(x["event"] == "Applied" and x["settings"]["sm_mhz"] is not None for x in lines)
     reports = lines[-1].get("reports") if lines else None
     return is_set and bool(reports) and all(one["problem"] is None for one in reports or ())
-
-
-def _has_set_clock(boards: ScriptedBoards) -> bool:
-    return any("Locked" in call[2] for call in boards.read_calls())
 
 
 def _is_message(line: str) -> bool:

@@ -11,20 +11,15 @@ draws without a cap, and c from its slowdown under power caps, with the voltage 
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from benchmarks.governor.replay import read_rows
+
 SHARPNESS = (2, 3, 4, 5, 6, 8)
-
-
-def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
-    """Rows of one recording."""
-    with (folder / name).open() as file:
-        return list(csv.DictReader(file))
 
 
 def fit_kernel(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:

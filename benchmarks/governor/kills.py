@@ -61,6 +61,8 @@ while time.monotonic() < end_s and not pathlib.Path("end").exists():
 print('job done')
 """
 """Runs until there is a file `end` in its folder."""
+GUARD = "ekc.devices.clocks.guard"
+"""Words of the command line of a guard."""
 CONDITIONS = ("nothing", "full", "read-only", "damaged", "socket")
 LATEST_S = 0.6
 """Kills come up to so many seconds after the first setting."""
@@ -99,7 +101,7 @@ class GovernedProcesses:
     def start_all(self) -> None:
         """Start all processes."""
         self.start({})
-        self.guard = self.find_child("ekc.devices.clocks.guard")
+        self.guard = self.find_child(GUARD)
 
     def begin_condition(self, rng: random.Random) -> None:
         """Set up the condition, unless it holds from the start."""
@@ -120,13 +122,12 @@ class GovernedProcesses:
         self.process = self.boards.start_python(
             runner, sys.executable, "-c", JOB, stdout=self.output, stderr=subprocess.DEVNULL
         )
-        assert self.boards.wait_for(_clock_was_set, 30) < 30, "the governor never set anything"
+        assert self.boards.wait_for(has_set_clock, 30) < 30, "the governor never set anything"
         self.job = self.find_child("job done")
 
     def find_child(self, words: str) -> int:
         """Process id of the child whose command line holds these words."""
-        children = list_process_family(self.process.pid) - {self.process.pid}
-        (found,) = (pid for pid in children if words in _read_command(pid))
+        (found,) = list_children(self.process.pid, words)
         return found
 
     def kill(self, *pids: int) -> bool:
@@ -217,7 +218,7 @@ def kill_guard(g: GovernedProcesses) -> Case:
 
     def is_replaced(_: ScriptedBoards) -> bool:
         try:
-            return g.find_child("ekc.devices.clocks.guard") != g.guard
+            return g.find_child(GUARD) != g.guard
         except ValueError:
             return False
 
@@ -243,7 +244,8 @@ CASES = {"job": kill_job, "governor": kill_governor, "guard": kill_guard, "all":
 DAEMON_CASES = {"client": kill_client, "stopped": stop_client, "daemon": kill_daemon}
 
 
-def _clock_was_set(boards: ScriptedBoards) -> bool:
+def has_set_clock(boards: ScriptedBoards) -> bool:
+    """Whether a clock of any GPU was limited so far."""
     return any("Locked" in call[2] for call in boards.read_calls())
 
 
@@ -277,6 +279,11 @@ def _run_cases(name: str, condition: str, kills: int, rng: random.Random) -> dic
         "pass": is_within_bar,
         "cases": [asdict(x) for x in cases],
     }
+
+
+def list_children(pid: int, words: str) -> list[int]:
+    """Descendants of a process whose command line holds these words."""
+    return [n for n in list_process_family(pid) - {pid} if words in _read_command(n)]
 
 
 def _read_command(pid: int) -> str:

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.script import make_main
-from benchmarks.governor.compare import measure_default, sample_jobs
+from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
+from ekc.governor.accounting import find_true_static
 from ekc.governor.event_records import Chosen, Event
-from ekc.governor.live.simulated_job import find_true_static
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy
@@ -176,9 +176,7 @@ def format_saved(outcomes: Sequence[SavedOutcome]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this script alone."""
-    parser.set_defaults(seed=6000)
-    parser.add_argument("--seeds", type=int, default=2, help="jobs of each kind on each card")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
+    add_job_options(parser, seed=6000, seeds=2)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -15,9 +15,10 @@ detector was developed on the seeds in `DEVELOPED`; judge it on others. There is
 than the bar asks for.
 
 Sensors of A100 and H100 show 25 ms of each 100 ms. The same kinds of traces read by such a sensor are rows
-without a bar: 1 % of jitter is more than such readings resolve of a short iteration. `point_traces.py` makes
-iterations of 0.8 to 1.6 s as such a sensor shows them, `--points` of each case for each of three seeds, and
-has a bar.
+without a bar: 1 % of jitter is more than such readings resolve of a short iteration. Rows with a bar are
+made traces of iterations of 0.8 to 1.6 s, all of one length, with sharp changes, `--points` of each of
+`POINT_CASES` for each of three seeds. A sensor that shows moments, or 25 ms of each 100, shows a pattern
+exactly again only after a whole number of readings.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common.script import make_main
-from benchmarks.governor.point_traces import SEED_COUNT, format_point_traces, judge_point_traces
 from benchmarks.governor.traces import (
     APERIODIC,
     KINDS,
@@ -44,6 +45,7 @@ from benchmarks.governor.traces import (
 from benchmarks.gpu.trace_file import read_traces
 from ekc.errors import InvalidInput
 from ekc.governor import Period, detect_period
+from ekc.governor.samples import Values
 from ekc.tables import format_table
 
 DEVELOPED = {*range(100), *range(10_000, 10_040), *range(20_000, 20_040), *range(50_000, 50_040)}
@@ -53,6 +55,15 @@ PARTIAL_WINDOW_S = 0.025
 MAX_ERROR = 0.10
 """Relative error of the period above which a trace is off."""
 BAR = {"median_error": 0.02, "off": 0.03, "aperiodic_told": 0.95, "traces": 200}
+POINT_SECONDS, POINT_HZ = 45.0, 10.0
+POINT_PERIOD_RANGE_S = (0.8, 1.6)
+POWER_RANGE_W, MIN_SPREAD_W = (100.0, 400.0), 80.0
+"""Range of the power levels, and the least difference of the highest and the lowest."""
+POINT_CASES = {(5, 6.0): 0.95, (2, 6.0): 0.88, (5, 20.0): 0.90, (2, 20.0): 0.85}
+"""Least share of traces whose period is found, by (number of power levels, noise in watts)."""
+MAX_POINT_ERROR = 0.02
+"""Relative error up to which a period is found."""
+POINT_SEED_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -98,10 +109,6 @@ def find_fft_peak(trace: Trace) -> float:
     return float(len(even) / hz / np.argmax(size))
 
 
-def list_seeds(options: argparse.Namespace) -> range:
-    return range(options.seed, options.seed + options.rounds)
-
-
 def make_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
     """The row of one kind of periodic traces."""
     errors, peaks = np.array([x.error for x in found]), np.array([x.peak_error for x in found])
@@ -133,7 +140,7 @@ def make_verdict_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All figures, as JSON has them."""
-    seeds = list_seeds(options)
+    seeds = range(options.seed, options.seed + options.rounds)
     cases = [(seed, window) for seed in seeds for window in WINDOWS_S]
     periodic = [judge_trace(make_periodic_trace(k, s, w), w) for s, w in cases for k in KINDS]
     aperiodic = [judge_trace(make_aperiodic_trace(k, s, w), w) for s, w in cases for k in APERIODIC]
@@ -198,6 +205,67 @@ def _format_line(x: dict[str, Any], verdict: str) -> tuple[str, ...]:
     return (x["kind"], str(x["traces"]), *(f"{share:.1%}" for share in shares), verdict)
 
 
+def make_point_trace(level_count: int, noise_w: float, seed: int, number: int) -> tuple[Values, float]:
+    """(power in watts, (450,), its true period in seconds); levels and edges are uniform."""
+    rng = np.random.default_rng([seed, number, level_count, int(noise_w)])
+    period_s = float(rng.uniform(*POINT_PERIOD_RANGE_S))
+    levels = rng.uniform(*POWER_RANGE_W, level_count)
+    while np.ptp(levels) < MIN_SPREAD_W:
+        levels = rng.uniform(*POWER_RANGE_W, level_count)
+    edges = np.sort(rng.uniform(0.0, 1.0, level_count - 1))
+    time_s = rng.uniform(0.0, period_s) + np.arange(round(POINT_SECONDS * POINT_HZ)) / POINT_HZ
+    watts = levels[np.searchsorted(edges, time_s / period_s % 1.0, side="right")]
+    return watts + noise_w * rng.standard_normal(len(watts)), period_s
+
+
+def judge_point_traces(first_seed: int, count: int) -> list[dict[str, Any]]:
+    """One row for each case: the share of `count` traces of each seed that is found, the share told as
+    a multiple, and the mean milliseconds of a detection."""
+    seeds = range(first_seed, first_seed + POINT_SEED_COUNT)
+    rows = []
+    for (level_count, noise_w), least in POINT_CASES.items():
+        begun, ratios = time.process_time(), []
+        for seed, number in product(seeds, range(count)):
+            watts, period_s = make_point_trace(level_count, noise_w, seed, number)
+            period = detect_period(watts, POINT_HZ)
+            ratios.append(period.seconds / period_s if period.verdict == "periodic" else np.nan)
+        ratio = np.array(ratios)
+        is_multiple = (ratio > 1.5) & (np.abs(ratio - np.round(ratio)) < MAX_POINT_ERROR * ratio)
+        found = float(np.mean(np.abs(ratio - 1.0) <= MAX_POINT_ERROR))
+        rows.append(
+            {
+                "levels": level_count,
+                "noise_w": noise_w,
+                "traces": len(ratio),
+                "found": found,
+                "multiple": float(np.mean(is_multiple)),
+                "not_periodic": float(np.mean(np.isnan(ratio))),
+                "milliseconds": 1e3 * (time.process_time() - begun) / len(ratio),
+                "least": least,
+                "pass": found >= least,
+            }
+        )
+    return rows
+
+
+def format_point_traces(rows: list[dict[str, Any]]) -> str:
+    """The table of `judge_point_traces`."""
+    head = ("levels", "noise [W]", "traces", "within 2 %", "multiple", "not periodic", "CPU [ms]", "bar", "")
+    lines = [
+        (
+            str(row["levels"]),
+            f"{row['noise_w']:g}",
+            str(row["traces"]),
+            *(f"{row[name]:.1%}" for name in ("found", "multiple", "not_periodic")),
+            f"{row['milliseconds']:.1f}",
+            f"{row['least']:.0%}",
+            "pass" if row["pass"] else "FAIL",
+        )
+        for row in rows
+    ]
+    return format_table(head, lines)
+
+
 def judge_recordings(file: Path) -> tuple[str, list[dict[str, Any]]]:
     """(device, one line for each recorded trace): the true step time and the period that is found."""
     header, traces = read_traces(file)
@@ -253,7 +321,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     print(format_figures(figures))
     if figures["point_rows"]:
-        print(f"sensors that show points, seeds {first} to {first + SEED_COUNT - 1}")
+        print(f"sensors that show points, seeds {first} to {first + POINT_SEED_COUNT - 1}")
         print(format_point_traces(figures["point_rows"]))
     if recordings:
         print(format_recordings(device, recordings))

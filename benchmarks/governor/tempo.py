@@ -200,25 +200,24 @@ def measure_stretches(
     trace: TempoTrace, source: ProgressSource, first_rate: float, start_s: float, seconds: float
 ) -> TempoReadings:
     """Consecutive readings of one length, as the governor takes them."""
-    rates, errors, truths, strongest = [], [], [], []
+    rows = []
     for begin in start_s + seconds * np.arange(int(MEASURED_S / seconds)):
         samples = trace.cut(begin, begin + seconds)
         rate, source = measure_progress_rate(source, samples, MAX_STRETCH)
         span = float(samples.time_s[0]), float(samples.time_s[-1])
-        rates.append(rate.beats)
-        errors.append(rate.beats_error)
-        truths.append(trace.compute_rate(*span))
-        _, rows = interpolate_signals(samples)
-        strongest.append(1.0 / find_strongest_period(rows, source.period_s, 0.95, 1.05 * MAX_STRETCH)[0])
-    firsts = [first_rate] * len(rates)
-    return TempoReadings(*map(np.array, (rates, errors, truths, firsts, strongest)))
+        _, signals = interpolate_signals(samples)
+        strongest_s, _ = find_strongest_period(signals, source.period_s, 0.95, 1.05 * MAX_STRETCH)
+        truth = trace.compute_rate(*span)
+        rows.append((rate.beats, rate.beats_error, truth, first_rate, 1.0 / strongest_s))
+    return TempoReadings(*np.array(rows).T)
 
 
 def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
     """The row of one length of stretch over all jobs."""
-    error = np.concatenate([x.compute_errors(x.rate) for x in readings])
-    first = np.concatenate([x.compute_errors(x.first_rate) for x in readings])
-    strongest = np.concatenate([x.compute_errors(x.strongest_rate) for x in readings])
+    error, first, strongest = (
+        np.concatenate([x.compute_errors(getattr(x, name)) for x in readings])
+        for name in ("rate", "first_rate", "strongest_rate")
+    )
     stated = np.concatenate([x.stated_error for x in readings])
     share = np.concatenate([x.normalise_differences() for x in readings])
     is_measured, share = np.isfinite(error), share[np.isfinite(share)]

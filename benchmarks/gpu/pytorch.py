@@ -23,6 +23,7 @@ from benchmarks.gpu.contenders import Contender, Slice
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.codegen import nvrtc
+from ekc.devices.cuda.gpu import NvmlBoard
 from ekc.devices.cuda.messages import TimingRules
 from ekc.devices.cuda.timing import (
     SAMPLE_DURATION_S,
@@ -35,7 +36,7 @@ from ekc.devices.cuda.worker import BATCH_DURATION_S
 from ekc.devices.device import Device, MeasurementConditions, Timing
 from ekc.devices.metering import meter
 from ekc.devices.metering.meter import CompletedCalls
-from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 from ekc.devices.statistics import compute_median, compute_median_interval
 from ekc.errors import DeviceError
 from ekc.ir.comparison.tolerance import ReferenceEvaluator

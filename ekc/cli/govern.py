@@ -28,11 +28,11 @@ from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
     from ekc.cli.govern_output import GovernOutput
+    from ekc.governor.accounting import SimulatedTruth
     from ekc.governor.event_records import EventCallback
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog, GovernorReport
     from ekc.governor.live.metrics import GovernorMetrics
-    from ekc.governor.live.simulated_job import SimulatedTruth
     from ekc.governor.protocols import Actuator, Probe
     from ekc.governor.request import PlannedClock, Policy, Tariff
     from ekc.governor.saved_choice import ChoiceFile
@@ -235,10 +235,10 @@ def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> tuple[list[GovernorLog], SimulatedTruth | None]:
     """Govern a simulated job; returns its log and what is true of it. Advice alone has no truth to tell."""
+    from ekc.governor.accounting import find_truth
     from ekc.governor.advise import advise
-    from ekc.governor.live.group import GovernedUnit
+    from ekc.governor.live.group import GovernedUnit, make_simulated_unit
     from ekc.governor.live.session import GovernorSession
-    from ekc.governor.live.simulated_job import find_truth, make_simulated_unit
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
     from ekc.governor.simulation.simulated_run import SimulatedRun

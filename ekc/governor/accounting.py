@@ -3,7 +3,8 @@
 A stretch at the default saves nothing. A stretch under other limits did work that would have cost
 E / (1 - s) at the default: E are its joules, s is the saving of these limits as read against the default
 before and after (A/B/A). All stretches count, those of the search and of the checks too, so their cost is in
-the sum. A pause saves nothing. `Savings` has them for the report, with money and CO2.
+the sum. A pause saves nothing. `Savings` has them for the report, with money and CO2. `SimulatedTruth` has
+what a simulated job truly saved.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ekc.governor.phase import Phase
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import DefaultComparison
 from ekc.governor.request import JOULES_PER_KWH, Policy, Tariff
+from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun, compute_costs
 
 Z_95 = 1.96
 """Standard errors on each side of a 95 % interval."""
@@ -222,17 +224,61 @@ def format_kwh(kwh: float) -> str:
 def make_savings(account: Accounted, tariff: Tariff) -> Savings:
     """The savings of an account."""
     low_share, high_share = account.share_interval
+    kwh = account.saved_j / JOULES_PER_KWH
     return Savings(
         joules=account.saved_j,
         low_j=account.saved_j - account.half_width_j,
         high_j=account.saved_j + account.half_width_j,
-        kwh=account.saved_j / JOULES_PER_KWH,
+        kwh=kwh,
         share=account.saved_share,
         low_share=low_share,
         high_share=high_share,
         cost_j=account.cost_j,
-        money=tariff.compute_money(account.saved_j),
+        money=None if tariff.price is None else kwh * tariff.price,
         currency=tariff.currency,
-        co2_g=tariff.compute_grams(account.saved_j),
+        co2_g=None if tariff.intensity is None else kwh * tariff.intensity,
         static=account.static,
     )
+
+
+@dataclass(frozen=True)
+class SimulatedTruth:
+    """True figures; savings and slowdowns are shares of the joules and seconds at the default."""
+
+    saved_j: float
+    saving: float
+    static_settings: Settings
+    """The best upper limit of the SM clock for the whole job."""
+    static_saving: float
+    static_slowdown: float
+
+    def format_rows(self) -> list[tuple[str, str]]:
+        """Rows of the report: name and text."""
+        static = f"{format_settings(self.static_settings)}: {self.static_saving:.1%} saved"
+        return [
+            ("simulated truth", f"{self.saved_j:,.0f} J saved net, {self.saving:.1%}"),
+            ("", f"best static: {static}, {self.static_slowdown:+z.1%} time"),
+        ]
+
+
+def find_truth(run: SimulatedRun, policy: Policy) -> SimulatedTruth:
+    """The truth of a run that has ended."""
+    costs = compute_costs(run.job)
+    default_j = float(costs.joules[:, -1, -1].sum())
+    static = find_true_static(run.job, policy)
+    return SimulatedTruth(default_j - run.true_j, 1 - run.true_j / default_j, *static)
+
+
+def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float, float]:
+    """(settings, saving, slowdown) of the best SM clock for the whole job, at the default memory clock."""
+    costs = compute_costs(job)
+    seconds, joules = costs.seconds[:, -1, :].sum(axis=0), costs.joules[:, -1, :].sum(axis=0)
+    # No step is slower in a pause.
+    is_paused = np.array([stage.is_paused for stage in job.stages])[job.stage_indices]
+    worked_s = float(seconds[-1]) - float(job.seconds[is_paused].sum())
+    slowdown, saving = (seconds - seconds[-1]) / worked_s, 1 - joules / joules[-1]
+    place = find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
+    if place is None or place == len(seconds) - 1:
+        return Settings(), 0.0, 0.0
+    clock = int(job.card.list_sm_clocks_mhz()[place])
+    return Settings(sm_mhz=clock), float(saving[place]), float(slowdown[place])

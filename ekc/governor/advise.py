@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekc.errors import ActuatorError
-from ekc.governor import phase as phases
-from ekc.governor.change_detection import has_work
+from ekc.governor.change_detection import MAX_DOUBTS, is_disturbed
 from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
 from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
-from ekc.governor.phase import Phase
-from ekc.governor.phase_match import MAX_DOUBTS, is_disturbed
+from ekc.governor.phase import Phase, begin_phase
 from ekc.governor.protocols import NullActuator, OfferedSettings, Probe, Settings
 from ekc.governor.readings import NOT_MEASURED
 from ekc.governor.request import Policy
+from ekc.governor.samples import has_work
 
 READING_GAPS_S = (60.0, 1800.0)
 """Seconds before the second reading, and most seconds between two; the gap doubles."""
@@ -120,7 +119,7 @@ def advise(
             try:
                 while not has_work(meter.record(WORK_POLL_S)):
                     pass
-                phase = phases.begin_phase(meter, policy, offered)
+                phase = begin_phase(meter, policy, offered)
                 retries.note_success()
                 _report_advice(meter, phase, policy, offered, start)
                 _read_until_change(meter, phase)
@@ -138,7 +137,7 @@ def _report_advice(
     now_s, steps = meter.probe.now(), meter.probe.read_step_count()
     limited, _ = make_phase_policy(policy, phase, [phase], now_s - start_s, steps)
     phase.search = replace(phase.search, policy=limited)
-    value = phase.search.advise_value(phase.readings)
+    value = phase.search.choose_value(phase.readings, only_advise=True)
     choice = Settings() if value is None else phase.search.control.make_settings(value)
     expected = phase.predict_settings(choice)
     bound = NOT_MEASURED

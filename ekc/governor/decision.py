@@ -146,20 +146,19 @@ class LimitSearch:
         """Whether the fastest settings, the default, keep the power cap; False without a cap."""
         return self.policy.max_power_share is not None and self.policy.max_power_share >= 1
 
-    def choose_value(self, readings: PhaseReadings) -> float | None:
-        """The best value near enough to the readings; None where the default is best."""
+    def choose_value(self, readings: PhaseReadings, only_advise: bool = False) -> float | None:
+        """The best value near enough to the readings; None where the default is best. Advice may be far from
+        the readings, and has the margin of a checked choice, since it is not set."""
         response = self.fit_response(readings)
-        lowest = self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR)
-        return self._get_value_if_better(
-            readings, response, max(self._find_best_place(response, self.is_checked), lowest)
-        )
-
-    def advise_value(self, readings: PhaseReadings) -> float | None:
-        """The best value within the budget, however far from the readings; None where the default is best.
-        The margin is that of a checked choice, since this one is not set."""
-        response = self.fit_response(readings)
-        best = self._find_best_place(response, is_checked=True)
-        return self._get_value_if_better(readings, response, best)
+        place = self._find_best_place(response, self.is_checked or only_advise)
+        if not only_advise:
+            place = max(place, self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR))
+        if self.is_default_within_cap() or response.values[place] >= self.get_default_limit(readings):
+            return None
+        is_better = compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
+        if self.policy.objective != "speed" and not is_better:
+            return None
+        return float(response.values[place])
 
     def choose_settings(self, readings: PhaseReadings, present: Settings) -> Settings:
         """The best settings at the memory clock of the search, near enough to the readings; the default where
@@ -194,19 +193,6 @@ class LimitSearch:
         slowdown = add_uncertainty_margin(response.slowdown, response.slowdown_std, is_checked)
         best = find_best(self.policy, slowdown, response.saving)
         return len(response.values) - 1 if best is None else best
-
-    def _get_value_if_better(
-        self, readings: PhaseReadings, response: ResponseCurve, place: int
-    ) -> float | None:
-        """The value at a place; None where the default is as good."""
-        if self.is_default_within_cap():
-            return None
-        if response.values[place] >= self.get_default_limit(readings):
-            return None
-        is_better = compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
-        if self.policy.objective != "speed" and not is_better:
-            return None
-        return float(response.values[place])
 
     def propose_next(self, readings: PhaseReadings) -> int | None:
         """Place of the value to measure next; None where the search is over. A value that is not below the

@@ -12,7 +12,6 @@ from typing import TypeVar
 import numpy as np
 
 from ekc.errors import DriverTrouble, EkcError, RecordError
-from ekc.governor.change_detection import has_work
 from ekc.governor.event_records import Applied, EventCallback, Failed, Idled, Interrupted, Resumed
 from ekc.governor.progress_rate import STEP_POLL_S, ProgressSource, StepMark, measure_progress_rate
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
@@ -24,7 +23,14 @@ from ekc.governor.readings import (
     ProgressRate,
     get_rate_error,
 )
-from ekc.governor.samples import SensorSamples, Values, concatenate_samples, cut_pauses, finite_mean
+from ekc.governor.samples import (
+    SensorSamples,
+    Values,
+    concatenate_samples,
+    cut_pauses,
+    finite_mean,
+    has_work,
+)
 
 SETTLE_S = 2.0
 """Seconds after setting a limit until sensors that average over a second no longer include the old one."""

@@ -12,11 +12,15 @@ from ekc.governor import phase as phases
 from ekc.governor.accounting import account_savings
 from ekc.governor.change_detection import (
     CONFIRM_S,
+    EARLY_CHECK_S,
+    FIRST_CHECK_S,
     LARGE_CHANGE,
     MIN_CHANGE,
     BeatMonitor,
     ChangeDetector,
-    has_work,
+    CheckSchedule,
+    is_disturbed,
+    is_same_phase,
 )
 from ekc.governor.decision import CONFIDENT_SIGMA
 from ekc.governor.event_records import (
@@ -47,11 +51,11 @@ from ekc.governor.job_meter import (
     TotalsBySettings,
     WatchedStretch,
 )
-from ekc.governor.phase import Phase, run_search
-from ekc.governor.phase_match import EARLY_CHECK_S, FIRST_CHECK_S, CheckSchedule, is_disturbed, is_same_phase
+from ekc.governor.phase import Phase
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.readings import NOT_MEASURED, PhaseReadings
 from ekc.governor.request import Policy
+from ekc.governor.samples import has_work
 from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
 MAX_WAIT_S = 40.0
@@ -109,9 +113,8 @@ class _ControlLoop:
         self._policy = policy
         self._on_event = on_event
         self._start_s, self._start_j = probe.now(), probe.read_energy_j()
-        self._offered = actuator.list_offered()
-        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
         self._actuator = actuator
+        self._list_offered()
         self._meter = JobMeter(probe, actuator, on_event)
         self._saved, self._save = saved, save
         self._retries = DriverRetries(probe, actuator, on_event)
@@ -120,6 +123,10 @@ class _ControlLoop:
         self._late_totals: tuple[TotalsBySettings, TotalsBySettings] = ({}, {})
         """Seconds and joules under each setting that belong to the next phase, which began before it was
         noticed."""
+
+    def _list_offered(self) -> None:
+        self._offered = self._actuator.list_offered()
+        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
 
     def run(self) -> GovernResult:
         start, labels = self._start_s, (self._probe.label, self._actuator.label)
@@ -166,8 +173,7 @@ class _ControlLoop:
 
     def _begin_anew(self) -> None:
         """Others have set a limit: earlier readings are not comparable, and fewer limits can be set."""
-        self._offered = self._actuator.list_offered()
-        self._can_set = bool(self._offered.sm_mhz or self._offered.power_w)
+        self._list_offered()
         self._late_totals = ({}, {})
         for phase in self._phases:
             phase.is_refuted = True
@@ -176,10 +182,8 @@ class _ControlLoop:
     def _wait_for_work(self) -> None:
         """Wait while no kernel runs."""
         began = self._probe.now()
-        if has_work(self._meter.record(WORK_POLL_S)):
-            return
         # An iteration may wait for its input for so long.
-        for _ in range(8):
+        for _ in range(9):
             if has_work(self._meter.record(WORK_POLL_S)):
                 return
         self._on_event(Idled(self._probe.now()))
@@ -273,7 +277,7 @@ class _ControlLoop:
 
     def _search_phase(self, phase: Phase) -> None:
         phase.searched_max_slowdown = phase.search.policy.max_slowdown
-        run_search(self._meter, phase, self._offered)
+        phases.run_search(self._meter, phase, self._offered)
         self._report_missed_limit(explain_missed_cap(phase))
 
     def _watch_phase(self, phase: Phase) -> str:
@@ -295,7 +299,9 @@ class _ControlLoop:
                 stretch = WatchedStretch(self._meter)
                 if change >= MIN_CHANGE:
                     self._leave_phase(phase, CONFIRM_S)
-                    return self._report_shift("large" if change >= LARGE_CHANGE else "small", change)
+                    level = "large" if change >= LARGE_CHANGE else "small"
+                    self._on_event(Shifted(self._probe.now(), level, change))
+                    return level
                 suspected = change > 0 or detector.is_unstable()
             else:
                 detector.update_reference()
@@ -314,7 +320,7 @@ class _ControlLoop:
                 elif checks.record_doubt(self._probe.now()):
                     # The change began at an unknown time since the last check.
                     self._leave_phase(phase, since_s / 2)
-                    self._report_shift("small", NOT_MEASURED)
+                    self._on_event(Shifted(self._probe.now(), "small", NOT_MEASURED))
                     return "doubt"
                 if verdict in ("moved", "searched") or suspected:
                     detector, beat_monitor = _make_monitors(phase)
@@ -334,10 +340,6 @@ class _ControlLoop:
         first_s = EARLY_CHECK_S if is_unsure else FIRST_CHECK_S
         gap = max(first_s, phase.progress.compute_window_s() / MAX_CHECK_SHARE)
         return CheckSchedule(self._probe.now(), gap)
-
-    def _report_shift(self, level: str, size: float) -> str:
-        self._on_event(Shifted(self._probe.now(), level, size))
-        return level
 
     def _confirm_change(
         self, phase: Phase, detector: ChangeDetector, beat_monitor: BeatMonitor, window_s: float
@@ -378,16 +380,14 @@ class _ControlLoop:
         if phase.readings.has_uncertain_progress():
             usual_s = self._meter.compute_max_reading_s(phase.progress)
             longest_s = max(MAX_UNCERTAIN_CHECK_SHARE * gap_s, usual_s)
-        if not phases.remeasure_default(self._meter, phase, longest_s):
-            # The disturbance may have begun before the default was set, so the reading of the choice goes
-            # too.
+        is_doubtful = not phases.remeasure_default(self._meter, phase, longest_s)
+        if not is_doubtful:
+            phase.is_refuted = is_doubtful = phase.readings.has_refuted(expected)
+            if is_doubtful:
+                phase.readings.default_readings.pop()
+        if is_doubtful:
+            # A disturbance may have begun before the default was set, so the reading of the choice goes too.
             phase.readings.other_readings.pop()
-            self._meter.set_limits(phase.choice, "the choice after a check")
-            return "doubt"
-        phase.is_refuted = phase.readings.has_refuted(expected)
-        if phase.is_refuted:
-            phase.readings.other_readings.pop()
-            phase.readings.default_readings.pop()
             self._meter.set_limits(phase.choice, "the choice after a check")
             return "doubt"
         phase.agreed_checks += 1
@@ -427,7 +427,7 @@ class _ControlLoop:
             self._search_phase(phase)
             return "searched"
         before = phase.choice
-        after = phase.choose_settings()
+        after = phase.search.choose_settings(phase.readings, before)
         default_limit = phase.search.get_default_limit(phase.readings)
         values = [phase.search.control.get_value(s) or default_limit for s in (before, after)]
         has_moved = abs(values[1] / values[0] - 1) > MIN_MOVE_SHARE or before.memory_mhz != after.memory_mhz

@@ -77,16 +77,13 @@ def find_period_near(
     samples: SensorSamples, expected_s: float, min_ratio: float, max_ratio: float
 ) -> TrackedPeriod | None:
     """The period between two multiples of `expected_s`; None where the samples are too short."""
-    at = samples.time_s
-    # A period of more than this part of the stretch cannot be followed.
-    longest = (at[-1] - at[0]) / (MIN_PERIODS * expected_s) if len(at) else 0.0
-    if len(at) < MIN_READINGS or longest < min_ratio:
-        return None
     pauses = find_pauses(samples, expected_s)
-    if len(pauses):
-        samples = drop_stretches(samples, pauses)
-        longest = (samples.time_s[-1] - samples.time_s[0]) / (MIN_PERIODS * expected_s)
-    if len(samples) < MIN_READINGS or longest < min_ratio:
+    samples = drop_stretches(samples, pauses) if len(pauses) else samples
+    if len(samples) < MIN_READINGS:
+        return None
+    # A period of more than this part of the stretch cannot be followed.
+    longest = (samples.time_s[-1] - samples.time_s[0]) / (MIN_PERIODS * expected_s)
+    if longest < min_ratio:
         return None
     max_ratio = min(max_ratio, longest)
     even, rows = interpolate_signals(samples)

@@ -7,13 +7,12 @@ from math import ceil
 
 import numpy as np
 
-from ekc.governor.change_detection import compute_signature, has_work, make_signature, measure_longest_idle_s
+from ekc.governor.change_detection import compute_signature, has_lost_beat, is_disturbed, make_signature
 from ekc.governor.decision import LimitSearch, compute_score, compute_violation
 from ekc.governor.event_records import Checked, Chosen, Measured, PeriodFound
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import find_period_near
-from ekc.governor.phase_match import has_lost_beat, is_disturbed
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
@@ -25,7 +24,13 @@ from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
 from ekc.governor.request import Policy
 from ekc.governor.response_curve import choose_control
-from ekc.governor.samples import SensorSamples, concatenate_samples, finite_mean
+from ekc.governor.samples import (
+    SensorSamples,
+    concatenate_samples,
+    finite_mean,
+    has_work,
+    measure_longest_idle_s,
+)
 
 RECORD_MORE_S = 5.0
 MAX_FIRST_S = 75.0
@@ -75,10 +80,6 @@ class Phase:
             use = finite_mean(np.array([r.memory_util for r in self.readings.default_readings])) / 100
             memory += use * (self.top_memory_mhz / settings.memory_mhz - 1)
         return max(1.0, base / (self.search.control.get_value(settings) or base)) * memory
-
-    def choose_settings(self) -> Settings:
-        """The best limits at the memory clock of the search; the default where nothing is better."""
-        return self.search.choose_settings(self.readings, self.choice)
 
     def predict_settings(self, settings: Settings) -> DefaultComparison:
         """Expected outcome of some limits, at the memory clock of the search."""
@@ -250,7 +251,7 @@ MAX_TRADED_SLOWDOWN = 0.02
 
 def run_search(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
     """Search SM clocks, then memory clocks where there are several, and set the choice."""
-    start, joules = meter.probe.now(), meter.probe.read_energy_j()
+    start = meter.probe.now(), meter.probe.read_energy_j()
     points = len(phase.readings.other_readings)
     while (place := phase.search.propose_next(phase.readings)) is not None:
         if phase.search.values[place] >= phase.search.get_default_limit(phase.readings):
@@ -260,14 +261,18 @@ def run_search(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:
         settings = phase.search.control.make_settings(phase.search.values[place], phase.search.memory_mhz)
         if not measure_settings(meter, phase, settings, "candidate"):
             break
-    phase.choice = phase.choose_settings()
+    phase.choice = phase.search.choose_settings(phase.readings, phase.choice)
     if offered.memory_mhz and _can_memory_pay(phase):
         _search_memory_clocks(meter, phase, offered)
     meter.set_limits(phase.choice, "the choice")
+    report_choice(meter, phase, len(phase.readings.other_readings) - points, *start)
+
+
+def report_choice(meter: JobMeter, phase: Phase, points: int, start_s: float, start_j: float) -> None:
+    """Report a choice, the number of readings that it took, and its cost since a time and count of joules."""
     expected = phase.predict_choice()
-    cost = meter.probe.now() - start, meter.probe.read_energy_j() - joules
-    count = len(phase.readings.other_readings) - points
-    meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, count, *cost))
+    cost = meter.probe.now() - start_s, meter.probe.read_energy_j() - start_j
+    meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, points, *cost))
 
 
 def _can_memory_pay(phase: Phase) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from ekc.devices.clocks.limits import Limit, LimitTaken, OfferedSettings, Settings
+from ekc.devices.clocks.limits import LIMITS, Limit, LimitTaken, OfferedSettings, Settings
 from ekc.errors import ActuatorError
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples
 
 
-__all__ = ["Actuator", "Limit", "LimitTaken", "OfferedSettings", "Probe", "Settings"]
+__all__ = ["LIMITS", "Actuator", "Limit", "LimitTaken", "OfferedSettings", "Probe", "Settings"]
 
 
 class Actuator(Protocol):

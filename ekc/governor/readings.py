@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ekc.governor.protocols import Settings
+from ekc.governor.protocols import LIMITS, Settings
 from ekc.governor.samples import Values, finite_mean
 
 NOT_MEASURED = float("nan")
@@ -121,17 +121,14 @@ class PhaseReadings:
         that of a looser limit or below that of a tighter one."""
         scatter = reading.pace.moved_error if not np.isfinite(reading.pace.beats) else 0.0
         margin = OUTLIER_POWER_SHARE + 2 * float(np.nan_to_num(scatter))
-        for other in self.default_readings[-1:] + self._list_last_readings():
+        last_under_each = {r.settings: r for r in self.other_readings}
+        for other in (*self.default_readings[-1:], *last_under_each.values()):
             change = reading.watts / other.watts - 1
             if change > margin and _is_within(reading.settings, other.settings):
                 return True
             if change < -margin and _is_within(other.settings, reading.settings):
                 return True
         return False
-
-    def _list_last_readings(self) -> list[JobReading]:
-        """The last reading under each limit."""
-        return list({r.settings: r for r in self.other_readings}.values())
 
     def has_uncertain_progress(self) -> bool:
         """Whether no reading so far measured progress to `TARGET_ERROR`: work without a beat."""
@@ -163,15 +160,17 @@ class PhaseReadings:
         bytes_ = self.get_default_sm_util() * self._compare_measure(reading, "moved")
         measures = beats[None, :] if reading.settings.memory_mhz is not None else np.stack([beats, bytes_])
         slowdown, error, shared = _combine_measures(measures)
-        watts, watts_error = self._estimate_default_watts(reading.at_s)
+        default_watts = [(r.watts, r.watts_error) for r in self.default_readings]
+        watts, watts_error = self._average_at(reading.at_s, default_watts, DRIFT_PER_S)
         return DefaultComparison(
             slowdown, error, shared, reading.watts / watts, float(np.hypot(watts_error, reading.watts_error))
         )
 
     def _compare_measure(self, reading: JobReading, measure: str) -> Values:
         """(slowdown, its own error, error of the default) by one measure of progress."""
-        default_rate, shared = self._estimate_default_rate(reading.at_s, measure)
-        rate, error = (getattr(reading.pace, name) for name in (measure, f"{measure}_error"))
+        paces = [r.pace for r in (*self.default_readings, reading)]
+        *default, (rate, error) = [(getattr(p, measure), getattr(p, f"{measure}_error")) for p in paces]
+        default_rate, shared = self._average_at(reading.at_s, default, _DRIFTS_PER_S[measure])
         scale = self.estimate_error_scale(measure)
         return np.array([default_rate / rate - 1, scale * error, scale * shared])
 
@@ -196,22 +195,12 @@ class PhaseReadings:
                 degrees += len(group) - 1
         return math.sqrt(squares / degrees)
 
-    def _estimate_default_rate(self, at_s: float, measure: str) -> tuple[float, float]:
-        """(progress rate of the default at a time, its relative error)."""
-        rates = np.array([getattr(r.pace, measure) for r in self.default_readings])
-        errors = np.array([getattr(r.pace, f"{measure}_error") for r in self.default_readings])
-        return self._average_at(at_s, rates, errors, _DRIFTS_PER_S[measure])
-
-    def _estimate_default_watts(self, at_s: float) -> tuple[float, float]:
-        watts = np.array([r.watts for r in self.default_readings])
-        return self._average_at(
-            at_s, watts, np.array([r.watts_error for r in self.default_readings]), DRIFT_PER_S
-        )
-
     def _average_at(
-        self, at_s: float, values: Values, errors: Values, drift_per_s: float
+        self, at_s: float, figures: list[tuple[float, float]], drift_per_s: float
     ) -> tuple[float, float]:
-        """(weighted mean of the default's readings at a time, its error); recent and exact weigh most."""
+        """(weighted mean of the default at a time, its error), from the figure of each reading of the default
+        and its error; recent and exact ones weigh most."""
+        values, errors = np.array(figures).T
         is_valid = np.isfinite(values) & np.isfinite(errors)
         if not is_valid.any():
             return float("nan"), float("nan")
@@ -224,11 +213,7 @@ class PhaseReadings:
 
 def _is_within(settings: Settings, other: Settings) -> bool:
     """Whether no limit of `settings` is looser than that of `other`."""
-    pairs = (
-        (getattr(one, name) or math.inf for one in (settings, other))
-        for name in ("sm_mhz", "memory_mhz", "power_w")
-    )
-    return all(limit <= loose for limit, loose in pairs)
+    return all((getattr(settings, x) or math.inf) <= (getattr(other, x) or math.inf) for x in LIMITS)
 
 
 def _combine_measures(comparisons: Values) -> tuple[float, float, float]:

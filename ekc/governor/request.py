@@ -246,11 +246,3 @@ class Tariff:
                 f"price: {self.price:g} needs the word of its currency, not {format_value(self.currency)}; "
                 f"write {self.price:g} EUR"
             )
-
-    def compute_money(self, joules: float) -> float | None:
-        """Money for some energy; None without a price."""
-        return None if self.price is None else joules / JOULES_PER_KWH * self.price
-
-    def compute_grams(self, joules: float) -> float | None:
-        """Grams of CO2 for some energy; None without an intensity."""
-        return None if self.intensity is None else joules / JOULES_PER_KWH * self.intensity

@@ -1,5 +1,5 @@
-"""Sensor readings of a GPU over a stretch of time, as arrays; pauses of the job, such as those in which it
-saves a checkpoint, are found and cut out."""
+"""Sensor readings of a GPU over a stretch of time, as arrays: whether the job worked, and its pauses, such as
+those in which it saves a checkpoint, which are found and cut out."""
 
 from __future__ import annotations
 
@@ -138,3 +138,20 @@ def _compute_idle_power(watts: Values) -> float:
         return -np.inf
     least, median = np.quantile(watts, [0.01, 0.5])
     return float(least + IDLE_POWER_SHARE * (median - least))
+
+
+def has_work(samples: SensorSamples) -> bool:
+    """Whether a kernel ran during the samples; true where SM use was not measured."""
+    use = samples.sm_util[np.isfinite(samples.sm_util)]
+    return not len(use) or bool(use.max() > 0)
+
+
+def measure_longest_idle_s(samples: SensorSamples) -> float:
+    """Longest stretch without a kernel in seconds."""
+    is_idle = samples.sm_util <= 0
+    if not is_idle.any():
+        return 0.0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_idle.astype(int), [0]])))
+    lengths = edges[1::2] - edges[::2]
+    interval_s = float(np.median(np.diff(samples.time_s))) if len(samples) > 1 else 0.1
+    return float(lengths.max() * interval_s)

@@ -23,14 +23,13 @@ import numpy as np
 from ekc.argument_checks import is_number
 from ekc.devices.clocks.limits import parse_settings
 from ekc.file_limits import parse_json, read_plain_file
-from ekc.governor import phase as phases
+from ekc.governor.change_detection import is_same_phase
 from ekc.governor.decision import compute_score, compute_violation
-from ekc.governor.event_records import Chosen, Event, format_settings, to_plain_json
+from ekc.governor.event_records import Event, format_settings, to_plain_json
 from ekc.governor.job_meter import JobMeter
-from ekc.governor.phase import Phase
-from ekc.governor.phase_match import is_same_phase
+from ekc.governor.phase import Phase, measure_settings, remeasure_default, report_choice
 from ekc.governor.progress_rate import ProgressKind, ProgressSource
-from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.protocols import LIMITS, OfferedSettings, Settings
 from ekc.governor.readings import CONTRADICTION_MARGIN, CONTRADICTION_SIGMAS, DefaultComparison
 from ekc.governor.request import Policy
 
@@ -57,10 +56,7 @@ class SavedChoice:
 
     def can_be_set(self, offered: OfferedSettings) -> bool:
         """Whether the card has these limits."""
-        limits = ((self.settings.sm_mhz, offered.sm_mhz), (self.settings.memory_mhz, offered.memory_mhz))
-        return all(value is None or value in values for value, values in limits) and (
-            self.settings.power_w is None or self.settings.power_w in offered.power_w
-        )
+        return all(getattr(self.settings, x) in (None, *getattr(offered, x)) for x in LIMITS)
 
 
 SaveFunction = Callable[[Sequence[SavedChoice]], None]
@@ -87,14 +83,13 @@ class SavedChoiceTried(Event):
 def list_choices(found: Sequence[Phase]) -> list[SavedChoice]:
     """Choices worth keeping: limits that at least one check has agreed with."""
     return [
-        _make_choice(phase)
+        _make_choice(phase, phase.predict_choice())
         for phase in found
         if phase.agreed_checks and not phase.is_refuted and phase.choice != Settings()
     ]
 
 
-def _make_choice(phase: Phase) -> SavedChoice:
-    expected = phase.predict_choice()
+def _make_choice(phase: Phase, expected: DefaultComparison) -> SavedChoice:
     watts, sm_util, memory_util = map(float, phase.default_signature)
     return SavedChoice(
         phase.choice,
@@ -109,10 +104,10 @@ def _make_choice(phase: Phase) -> SavedChoice:
 
 def try_choice(meter: JobMeter, phase: Phase, saved: SavedChoice) -> bool:
     """Read a saved choice between two readings of the default, and set it where it is trusted."""
-    start_s, start_j = meter.probe.now(), meter.probe.read_energy_j()
+    start = meter.probe.now(), meter.probe.read_energy_j()
     phase.search = replace(phase.search, memory_mhz=saved.settings.memory_mhz)
-    is_read = phases.measure_settings(meter, phase, saved.settings, "saved choice")
-    is_read = is_read and phases.remeasure_default(meter, phase)
+    is_read = measure_settings(meter, phase, saved.settings, "saved choice")
+    is_read = is_read and remeasure_default(meter, phase)
     outcome = phase.readings.compare_to_default(phase.readings.other_readings[-1]) if is_read else None
     is_trusted = outcome is not None and _is_confirmed(phase, saved, outcome)
     slowdown = outcome.slowdown if outcome is not None else float("nan")
@@ -123,9 +118,7 @@ def try_choice(meter: JobMeter, phase: Phase, saved: SavedChoice) -> bool:
         return False
     phase.choice = saved.settings
     meter.set_limits(phase.choice, "the choice of an earlier run")
-    expected = phase.predict_choice()
-    cost = meter.probe.now() - start_s, meter.probe.read_energy_j() - start_j
-    meter.on_event(Chosen(meter.probe.now(), phase.choice, expected.slowdown, expected.saving, 1, *cost))
+    report_choice(meter, phase, 1, *start)
     return True
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.governor.baselines import find_oracle_clocks, gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
+from benchmarks.governor.baselines import gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
 from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.predict.model import ResponsePrior
+from benchmarks.governor.model import Coefficients
+from benchmarks.governor.oracle import find_oracle_clocks
 from ekc.errors import InvalidInput
 from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK
@@ -17,8 +18,8 @@ from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 
 
-def no_model(counters, reading) -> ResponsePrior:
-    return ResponsePrior(SM_CLOCK.time_prior, SM_CLOCK.power_prior)
+def no_model(counters, reading) -> tuple[Coefficients, Coefficients]:
+    return SM_CLOCK.time_prior.mean, SM_CLOCK.power_prior.mean
 
 
 @pytest.mark.parametrize("kind", JOB_KINDS)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks.governor import driver_errors, kills
-from benchmarks.governor.baselines import find_oracle_clocks
 from benchmarks.governor.compare import (
     EventRecorder,
     add_verdicts,
@@ -21,8 +20,9 @@ from benchmarks.governor.compare import (
     summarise,
 )
 from benchmarks.governor.cost import measure_cost
+from benchmarks.governor.model import BoostedModel
+from benchmarks.governor.oracle import find_oracle_clocks
 from benchmarks.governor.period import JudgedTrace, make_row
-from benchmarks.governor.predict import BoostedModel
 from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise_choices
 from benchmarks.governor.tempo import make_tempo_trace
 from benchmarks.governor.traces import Load, make_aperiodic_trace, make_periodic_trace

@@ -22,8 +22,8 @@ from ekc.governor.phase import Phase
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import Timeline, sample_iterations
-from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, SimulatedRun
+from ekc.governor.simulation.random_jobs import sample_iterations
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, SimulatedRun, Timeline
 from tests.scripted.nvml.boards import ScriptedBoards
 
 HOST_STAGE = JobStage("host", 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -41,8 +41,14 @@ def make_iterations(
     return sample_iterations(np.random.default_rng(seed), np.array(stages), np.array(stage_seconds), seconds)
 
 
-def make_job(parts: list[Timeline], name: str = "made", device: str = "h200") -> SimulatedJob:
-    return Timeline.concatenate(parts).make_job(name, "made", find_card(device), STAGES, 0.0)
+def make_job(
+    parts: list[Timeline],
+    name: str = "made",
+    device: str = "h200",
+    stages: tuple[JobStage, ...] = STAGES,
+) -> SimulatedJob:
+    stretches = vars(Timeline.concatenate(parts))
+    return SimulatedJob(**stretches, name=name, kind="made", card=find_card(device), stages=stages)
 
 
 def run_governed(

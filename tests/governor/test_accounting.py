@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.governor.accounting import Accounted, account_savings, estimate_saving, make_savings
+from ekc.governor.accounting import Accounted, account_savings, estimate_saving, find_truth, make_savings
 from ekc.governor.event_records import Chosen, Ended, Event, Resumed
-from ekc.governor.live.simulated_job import find_truth
 from ekc.governor.loop import _ControlLoop
 from ekc.governor.protocols import NullActuator, Settings
 from ekc.governor.request import Policy, Tariff

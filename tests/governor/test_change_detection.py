@@ -11,9 +11,8 @@ from ekc.governor.change_detection import (
     BeatMonitor,
     ChangeDetector,
     make_signature,
-    measure_longest_idle_s,
 )
-from ekc.governor.samples import SensorSamples
+from ekc.governor.samples import SensorSamples, measure_longest_idle_s
 
 
 def make_samples(watts: float, sm: float = 95.0, memory: float = 40.0, seed: int = 0) -> SensorSamples:

@@ -15,7 +15,7 @@ from ekc.governor.advise import Advised, advise
 from ekc.governor.event_records import Applied, Chosen, Ended, Failed
 from ekc.governor.job_meter import MAX_FAILURES
 from ekc.governor.live.group import GroupActuator
-from ekc.governor.live.loop_choice import hold_planned_clock
+from ekc.governor.live.session import hold_planned_clock
 from ekc.governor.loop import govern
 from ekc.governor.protocols import NullActuator, Settings
 from ekc.governor.request import PlannedClock, Policy

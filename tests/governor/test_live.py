@@ -19,10 +19,9 @@ from ekc.errors import ActuatorError, InvalidInput
 from ekc.governor.event_records import Event, event_to_json, to_plain_json
 from ekc.governor.live import session
 from ekc.governor.live.governed_job import KILLED_STATUS, CommandJob
-from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe
+from ekc.governor.live.group import GovernedUnit, GroupActuator, GroupProbe, make_simulated_unit
 from ekc.governor.live.job_report import GovernorLog, build_report
 from ekc.governor.live.session import GovernorSession
-from ekc.governor.live.simulated_job import make_simulated_unit
 from ekc.governor.live.steps import StepCounter, StepReader
 from ekc.governor.protocols import Settings
 from ekc.governor.samples import SensorSamples

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.governor.baselines import find_oracle_clocks
+from benchmarks.governor.oracle import find_oracle_clocks
 from ekc.governor import phase as phases
 from ekc.governor.event_records import (
     Applied,
@@ -26,8 +26,7 @@ from ekc.governor.loop import MAX_WAIT_S, _ControlLoop, govern
 from ekc.governor.protocols import OfferedSettings, Settings
 from ekc.governor.request import Policy
 from ekc.governor.samples import SensorSamples, concatenate_samples
-from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import JOB_KINDS, Timeline, make_pause, sample_job
+from ekc.governor.simulation.random_jobs import JOB_KINDS, make_pause, sample_job
 from ekc.governor.simulation.simulated_run import JobStage, SimulatedRun
 from tests.governor.helpers import (
     STAGES,
@@ -162,8 +161,8 @@ def test_search_is_skipped_where_it_cannot_pay() -> None:
 
 def test_memory_clock_is_lowered_where_memory_is_little_used() -> None:
     lonely = JobStage("arithmetic", 0.995, 1.0, 0.6, 100.0, 6.0, 90.0, 0.0)
-    stretches = Timeline.concatenate([make_iterations(1200, 0, (1, 5), (0.3, 1.5))])
-    made = stretches.make_job("arithmetic alone", "made", find_card("rtx3090"), (*STAGES, lonely), 0.0)
+    parts = [make_iterations(1200, 0, (1, 5), (0.3, 1.5))]
+    made = make_job(parts, "arithmetic alone", "rtx3090", (*STAGES, lonely))
     run, events = run_governed(made, policy=Policy(objective="edp"))
     assert select_events(events, Chosen)[0].settings.memory_mhz == 5001
     free = run_at_default(made)

@@ -24,8 +24,7 @@ from ekc.governor.loop import _ControlLoop, govern
 from ekc.governor.phase import Phase
 from ekc.governor.protocols import Settings
 from ekc.governor.request import Policy
-from ekc.governor.simulation.card import find_card
-from ekc.governor.simulation.random_jobs import Timeline, insert_evaluations, sample_iterations, sample_job
+from ekc.governor.simulation.random_jobs import insert_evaluations, sample_iterations, sample_job
 from ekc.governor.simulation.simulated_run import JobStage, SimulatedRun
 from tests.governor.helpers import (
     FORWARD_STAGE,
@@ -81,7 +80,7 @@ def test_refuted_choice_is_not_used_again(hooks: bool) -> None:
     choice of the first phase was once used again and again, 8 % slower to the end."""
     stages = (*STAGES, replace(FORWARD_STAGE, core_share=0.45), replace(FORWARD_STAGE, core_share=0.98))
     parts = [make_iterations(600, 1, (1, 5, 3)), make_iterations(4000, 2, (1, 6, 3)).with_regime(1)]
-    made = Timeline.concatenate(parts).make_job("made", "made", find_card("h200"), stages, 0.0)
+    made = make_job(parts, stages=stages)
     run, events = run_governed(made, hooks=hooks)
     assert run.now() / run_at_default(made).now() - 1 < 0.06
     assert len(select_events(events, Chosen)) == 2
@@ -257,10 +256,7 @@ def test_small_change_is_searched_at_the_default_memory_clock() -> None:
         make_iterations(400, 0, (1, 5), (0.3, 1.5)),
         make_iterations(500, 1, (1, 6), (0.3, 1.2)).with_regime(1),
     ]
-    stretches = Timeline.concatenate(parts)
-    made = stretches.make_job(
-        "memory matters later", "made", find_card("rtx3090"), (*STAGES, lonely, mixed), 0.0
-    )
+    made = make_job(parts, "memory matters later", "rtx3090", (*STAGES, lonely, mixed))
     run, events = run_governed(made, hooks=True)
     first, second = select_events(events, Chosen)
     assert first.settings.memory_mhz == 5001

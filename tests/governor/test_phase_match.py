@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ekc.governor.change_detection import CONFIRM_S
-from ekc.governor.phase_match import (
+from ekc.governor.change_detection import (
+    CONFIRM_S,
     EARLY_CHECK_S,
     FIRST_CHECK_S,
     MAX_CHECK_GAP_S,

@@ -11,9 +11,8 @@ import pytest
 
 from ekc.errors import ActuatorError
 from ekc.governor.job_meter import JobMeter
-from ekc.governor.live import governor_sensors as sensors
-from ekc.governor.live.governor_sensors import BoardEnergy, SensorSampler
-from ekc.governor.live.probe import NvmlProbe
+from ekc.governor.live import probe as probes
+from ekc.governor.live.probe import BoardEnergy, NvmlProbe, SensorSampler
 from ekc.governor.progress_rate import ProgressSource
 from ekc.governor.protocols import NullActuator, OfferedSettings
 from tests.scripted.nvml.boards import ScriptedBoards
@@ -53,7 +52,7 @@ def test_energy_without_a_counter_is_integrated_power(
     here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch, counter: int | None
 ) -> None:
     """A counter that had stopped was once used: 0 W under all limits."""
-    monkeypatch.setattr(sensors, "STALL_S", 0.5)
+    monkeypatch.setattr(probes, "STALL_S", 0.5)
     events: list[str] = []
     probe = NvmlProbe(here.get_uuid(), lambda: True, lambda: None, events.append)
     monkeypatch.setattr(probe._sensors, "counter_mj", lambda: counter)

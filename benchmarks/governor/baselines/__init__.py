@@ -1,8 +1,7 @@
-"""Governors of other authors, rebuilt from their descriptions, and an oracle."""
+"""Governors of other authors, rebuilt from their descriptions."""
 
 from benchmarks.governor.baselines.gpoeo import run_gpoeo
 from benchmarks.governor.baselines.odpp import run_odpp
-from benchmarks.governor.baselines.oracle import OracleResult, find_oracle_clocks
 from benchmarks.governor.baselines.zeus import run_zeus_sweep
 
-__all__ = ["OracleResult", "find_oracle_clocks", "run_gpoeo", "run_odpp", "run_zeus_sweep"]
+__all__ = ["run_gpoeo", "run_odpp", "run_zeus_sweep"]

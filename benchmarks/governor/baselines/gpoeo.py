@@ -22,7 +22,7 @@ from benchmarks.governor.baselines.odpp import (
     measure_rate_point,
 )
 from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.predict.model import CLOCK_RATIOS, ResponseModel
+from benchmarks.governor.model import CLOCK_RATIOS, ResponseModel
 from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period_tracking import find_period_near
 from ekc.governor.protocols import Settings
@@ -110,15 +110,12 @@ class BracketSearch:
         clocks = self._gears[places] / 1000
         degree = min(3, len(places) - 1)
         inside = self._gears[places[0] : places[-1] + 1]
-        seconds, joules = (
-            self._smooth_curve(clocks, [getattr(self.points[p], quantity) for p in places], inside, degree)
+        curves = [
+            np.polyfit(clocks, [getattr(self.points[p], quantity) for p in places], degree)
             for quantity in ("seconds", "joules")
-        )
+        ]
+        seconds, joules = (np.asarray(np.polyval(curve, inside / 1000), float) for curve in curves)
         return int(places[0]) + self._rule.find_best_gear(inside, seconds, joules, self._default)
-
-    @staticmethod
-    def _smooth_curve(clocks: Values, values: list[float], gears: Values, degree: int) -> Values:
-        return np.asarray(np.polyval(np.polyfit(clocks, values, degree), gears / 1000), float)
 
 
 BASE_SHARE = 0.9
@@ -179,7 +176,9 @@ class _GpoeoRun:
         if start is not None and self._is_periodic:
             self._set_gear(None)
             self._store_period(measure_period_point(self._meter, FIRST_WINDOW_S))
-        default = self._measure_under(Settings())
+        self._run.apply(Settings())
+        self._meter.record(STEP_SETTLE_S)
+        default = self._measure_point()
         if start is None:
             start = self._predict_gear(counters, default)
         self._search_memory(start, default)
@@ -210,11 +209,6 @@ class _GpoeoRun:
         self._period_s = point.seconds if point else None
         self._window_s = max(10.0, 3 * point.seconds) if point else FIRST_WINDOW_S
 
-    def _measure_under(self, settings: Settings) -> CostPoint:
-        self._run.apply(settings)
-        self._meter.record(STEP_SETTLE_S)
-        return self._measure_point()
-
     def _measure_point(self) -> CostPoint:
         """Seconds and joules of a period near the last one, or per instruction without a period."""
         if not self._is_periodic or self._period_s is None:
@@ -238,10 +232,10 @@ class _GpoeoRun:
             Settings(), 0.0, 2.0, default.joules / default.seconds, ProgressRate(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        prior = self._model(counters, reading)
+        slow, power = self._model(counters, reading)
         x, y = reading.clock_mhz / self._gears - 1, 1 - self._gears / reading.clock_mhz
-        time = 1 + _evaluate_polynomial(np.maximum(0, x), prior.time.mean)
-        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), prior.power.mean))
+        time = 1 + _evaluate_polynomial(np.maximum(0, x), slow)
+        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), power))
         # The models were not trained on lower clocks.
         lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * reading.clock_mhz))
         default = CostPoint(1.0, 1.0)

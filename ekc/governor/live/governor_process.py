@@ -23,9 +23,8 @@ from ekc.governor.request import GovernorRequest
 
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog
-    from ekc.governor.live.loop_choice import LoopFunction
     from ekc.governor.live.probe import JobProbeFactory
-    from ekc.governor.live.session import GovernorListener, OpenedSession
+    from ekc.governor.live.session import GovernorListener, LoopFunction, OpenedSession
     from ekc.governor.protocols import Probe
 
 WATCH_INTERVAL_S = 1.0
@@ -64,9 +63,23 @@ def govern_job(
     governor = _JobGovernor(job, request, listener, make_probe, loop)
     job.set_pause(governor.pause)
     try:
-        return _wait_for_job(job, governor, listener)
+        thread = threading.Thread(target=governor.run, name="ekc-govern", daemon=True)
+        thread.start()
+        status = job.wait()
+        governor.end()
+        from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S
+
+        thread.join(LOOP_EXIT_TIMEOUT_S)
+        is_late = thread.is_alive()
+        if is_late:
+            listener.on_note("the governor was not ready when the job had ended; nothing was set")
+        share = governor.compute_core_share()
+        governor.close_session()
     finally:
         job.restore_signals()
+    reason = "the driver did not answer in time" if is_late else governor.problem or governor.early_end
+    logs, problem = governor.logs, governor.problem
+    return GovernorExit(status, logs, problem, share, None if logs else reason)
 
 
 def make_nvml_probe_factory(steps_file: Path | None, on_message: Callable[[str], None]) -> JobProbeFactory:
@@ -80,26 +93,6 @@ def make_nvml_probe_factory(steps_file: Path | None, on_message: Callable[[str],
         return NvmlProbe(gpu, is_running, read_step_count, on_message)
 
     return make_probe
-
-
-def _wait_for_job(job: GovernedJob, governor: _JobGovernor, listener: GovernorListener) -> GovernorExit:
-    thread = threading.Thread(target=governor.run, name="ekc-govern", daemon=True)
-    thread.start()
-    status = job.wait()
-    governor.end()
-    from ekc.governor.live.session import LOOP_EXIT_TIMEOUT_S
-
-    thread.join(LOOP_EXIT_TIMEOUT_S)
-    is_late = thread.is_alive()
-    if is_late:
-        listener.on_note("the governor was not ready when the job had ended; nothing was set")
-    share = governor.compute_core_share()
-    governor.close_session()
-    logs, problem = governor.logs, governor.problem
-    absence = (
-        None if logs else "the driver did not answer in time" if is_late else problem or governor.early_end
-    )
-    return GovernorExit(status, logs, problem, share, absence)
 
 
 class _JobGovernor:

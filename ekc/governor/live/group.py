@@ -1,21 +1,24 @@
-"""Probe and actuator of the GPUs of a data-parallel job. All get the same clock: others would wait for the
-slowest rank, which determines the time of every step."""
+"""The units of a session: the GPUs of a job, one by one or as a group, each with a probe and an actuator.
+
+All GPUs of a group get the same clock: the slowest rank of a data-parallel job determines the time of every
+step, and the others would wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
-from ekc.errors import DriverTrouble, EkcError
-from ekc.governor.protocols import Actuator, Limit, OfferedSettings, Probe, Settings
+from ekc.errors import DriverTrouble, EkcError, InvalidInput
+from ekc.governor.live.gpus import format_gpu_names
+from ekc.governor.protocols import LIMITS, Actuator, Limit, NullActuator, OfferedSettings, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values
-
-T = TypeVar("T")
-Value = TypeVar("Value", int, float)
+from ekc.governor.simulation.card import SIMULATED_CARDS
+from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class GroupProbe:
 
     def record(self, seconds: float) -> SensorSamples:
         """Record on all GPUs at once; samples are interpolated to the times of the first."""
-        parts = self._call_all(lambda probe: probe.record(seconds))
+        with ThreadPoolExecutor(len(self._members)) as pool:
+            parts = list(pool.map(lambda probe: probe.record(seconds), self._members))
         age_s = [part.time_s - probe.now() for part, probe in zip(parts, self._members, strict=True)]
 
         def stack_readings(name: str) -> Values:
@@ -120,10 +124,6 @@ class GroupProbe:
         """Steps of the job, which has one count."""
         return self._members[0].read_step_count()
 
-    def _call_all(self, call: Callable[[Probe], T]) -> list[T]:
-        with ThreadPoolExecutor(len(self._members)) as pool:
-            return list(pool.map(call, self._members))
-
 
 def _interpolate_readings(times: Values, reading_times: Values, values: Values) -> Values:
     """Readings interpolated to other times, without NaN."""
@@ -135,9 +135,34 @@ def _interpolate_readings(times: Values, reading_times: Values, values: Values) 
 
 def intersect_offered(offered: Sequence[OfferedSettings]) -> OfferedSettings:
     """Values that all cards have."""
-    sm_mhz, memory_mhz = _intersect([x.sm_mhz for x in offered]), _intersect([x.memory_mhz for x in offered])
-    return OfferedSettings(sm_mhz, memory_mhz, _intersect([x.power_w for x in offered]))
+    common = {limit: set.intersection(*(set(getattr(x, limit)) for x in offered)) for limit in LIMITS}
+    return OfferedSettings(**{limit: tuple(sorted(values)) for limit, values in common.items()})
 
 
-def _intersect(values: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
-    return tuple(sorted(set(values[0]).intersection(*values[1:])))
+def make_units(
+    gpus: Sequence[str], actuators: Sequence[Actuator], make_probe: Callable[[str], Probe], each: bool
+) -> list[GovernedUnit]:
+    """Units of GPUs, named by UUID: one for all of them, or with `each` one per GPU."""
+    if each or len(gpus) == 1:
+        pairs = zip(gpus, actuators, strict=True)
+        return [GovernedUnit(format_gpu_names([gpu]), make_probe(gpu), actuator) for gpu, actuator in pairs]
+    probe = GroupProbe([make_probe(gpu) for gpu in gpus])
+    return [GovernedUnit(format_gpu_names(gpus), probe, _join_actuators(actuators))]
+
+
+def _join_actuators(actuators: Sequence[Actuator]) -> Actuator:
+    """The actuator of a group; where nothing can be set, one that offers what all cards have."""
+    offered = [one.offered for one in actuators if isinstance(one, NullActuator)]
+    return NullActuator(intersect_offered(offered)) if offered else GroupActuator(actuators)
+
+
+def make_simulated_unit(kind: str, card: str, seed: int, minutes: float) -> GovernedUnit:
+    """A random job of a kind that takes `minutes` at default clocks. Raises `InvalidInput`."""
+    if kind not in JOB_KINDS:
+        raise InvalidInput(f"--simulate: no kind {kind!r}; kinds are {', '.join(JOB_KINDS)}")
+    if card not in SIMULATED_CARDS:
+        raise InvalidInput(f"--card: no card {card!r}; cards are {', '.join(SIMULATED_CARDS)}")
+    if not 1 <= minutes <= 24 * 60:
+        raise InvalidInput(f"--minutes: {minutes:g}, from 1 to 1440")
+    run = SimulatedRun(sample_job(seed, kind, card, 60 * minutes), seed)
+    return GovernedUnit(f"{kind} job on {card} (simulated)", run, run)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ekc.governor.accounting import Accounted, Savings, make_savings
+from ekc.governor.accounting import Accounted, Savings, SimulatedTruth, make_savings
 from ekc.governor.advise import Advised
 from ekc.governor.event_records import (
     Applied,
@@ -22,7 +22,6 @@ from ekc.governor.event_records import (
     Skipped,
     format_settings,
 )
-from ekc.governor.live.simulated_job import SimulatedTruth
 from ekc.governor.request import Tariff
 from ekc.governor.samples import SensorSamples, finite_mean
 from ekc.tables import count_nouns

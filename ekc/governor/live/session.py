@@ -1,31 +1,118 @@
-"""Runs a control loop for each GPU or group in a thread; its failures never affect the job."""
+"""A session: the control loop that a request asks for, for each GPU or group in a thread.
+
+The loop governs, only advises, or holds the clock of a plan. Its failures never affect the job.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
 from ekc.devices.clocks.lease import LeaseKeeper
 from ekc.devices.clocks.lease_file import GovernedElsewhereError, find_governor_pid
 from ekc.devices.clocks.limits import NvmlLimitReader
 from ekc.devices.clocks.open import choose_actuator
+from ekc.devices.nvml.library import call_nvml
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DriverTrouble, EkcError
-from ekc.governor.event_records import Event
-from ekc.governor.live.group import GovernedUnit
+from ekc.governor.advise import advise
+from ekc.governor.event_records import Applied, Ended, Event, EventCallback, Planned, Started
+from ekc.governor.job_meter import PASSING_FAILURES, DriverRetries, JobEnded
+from ekc.governor.live.gpus import format_gpu_names
+from ekc.governor.live.group import GovernedUnit, make_units
 from ekc.governor.live.job_report import GovernorLog
-from ekc.governor.live.loop_choice import LoopFunction, check_plan, make_loop
-from ekc.governor.live.probe import (
-    JobProbeFactory,
-    format_gpu_names,
-    make_governed_units,
-    make_watched_units,
-)
-from ekc.governor.protocols import Actuator, Probe, Settings
-from ekc.governor.request import GovernorRequest
+from ekc.governor.live.probe import JobProbeFactory
+from ekc.governor.loop import govern
+from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
+from ekc.governor.request import GovernorRequest, PlannedClock, Policy
 from ekc.governor.samples import SensorSamples
+from ekc.governor.saved_choice import ChoiceFile, make_conditions
+
+LoopFunction = Callable[[Probe, Actuator, EventCallback], object]
+"""Governs one job until it ends: `govern` or `advise` with a policy, or a function of a test."""
+
+
+def make_loop(
+    request: GovernorRequest,
+    only_advise: bool,
+    gpus: Sequence[str],
+    job_start_s: float,
+    on_note: Callable[[str], None],
+) -> LoopFunction:
+    """The loop for GPUs named by UUID; `job_start_s`: monotonic time at which the job began. `on_note` gets a
+    line where a saved choice is not used."""
+    policy = request.policy.for_unit(1 if request.each else len(gpus), time.monotonic() - job_start_s)
+
+    def run_loop(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
+        if request.plan is not None:
+            hold_planned_clock(probe, actuator, request.plan, on_event)
+        elif only_advise:
+            assert isinstance(actuator, NullActuator)
+            advise(probe, actuator, policy, on_event)
+        elif request.remember is None:
+            govern(probe, actuator, policy, on_event)
+        else:
+            file = ChoiceFile(request.remember, read_conditions(gpus, request.policy), on_note)
+            govern(probe, actuator, policy, on_event, saved=file.read(), save=file.write)
+
+    return run_loop
+
+
+def read_conditions(gpus: Sequence[str], policy: Policy) -> dict[str, Any]:
+    """Conditions under which a choice for these GPUs is used again."""
+    boards = [NvmlLimitReader(gpu) for gpu in gpus]
+    driver = str(call_nvml("the driver's version", boards[0].library.nvmlSystemGetDriverVersion))
+    models = ", ".join(sorted({board.product_name for board in boards}))
+    return make_conditions(models, len(boards), driver, policy)
+
+
+RECORD_S = 5.0
+"""Seconds of sensor samples at a time."""
+
+
+def check_plan(plan: PlannedClock, gpus: Sequence[str]) -> None:
+    """Raise `ActuatorError` for a GPU, named by UUID, that is not the plan's, or that has no such clock."""
+    for gpu in gpus:
+        board = NvmlLimitReader(gpu)
+        if not plan.is_for(board.product_name):
+            raise ActuatorError(f"{board.name} is no {plan.device}, which the plan is for; tune for this GPU")
+        clocks = board.list_offered().sm_mhz
+        if not clocks:
+            raise ActuatorError(
+                f"{board.name} has no SM clock that can be limited, so no plan can be applied"
+            )
+        if plan.clock_mhz not in clocks:
+            nearest = min(clocks, key=lambda mhz: abs(mhz - plan.clock_mhz))
+            raise ActuatorError(
+                f"{board.name} has no SM clock of {plan.clock_mhz} MHz, which the plan sets; it offers "
+                f"{clocks[0]} to {clocks[-1]} MHz; nearest: {nearest}"
+            )
+
+
+def hold_planned_clock(probe: Probe, actuator: Actuator, plan: PlannedClock, on_event: EventCallback) -> None:
+    """Set the clock of the plan and watch the job until it ends. Nothing is restored here: the owner of the
+    actuator does that. Where the driver fails and may answer again, the clock is set again later. Raises what
+    else probe and actuator raise."""
+    start, joules, settings = probe.now(), probe.read_energy_j(), Settings(sm_mhz=plan.clock_mhz)
+    is_simulated = probe.simulated or actuator.simulated
+    on_event(Started(start, probe.label, actuator.label, is_simulated, "the clock of a plan"))
+    on_event(Planned(probe.now(), settings, plan.slowdown, plan.saving))
+    retries = DriverRetries(probe, actuator, on_event)
+    with suppress(JobEnded):
+        while probe.is_running():
+            try:
+                if actuator.settings() != settings:
+                    actuator.apply(settings)
+                    on_event(Applied(probe.now(), settings, "the clock of the plan"))
+                probe.record(RECORD_S)
+                retries.note_success()
+            except PASSING_FAILURES as problem:
+                retries.recover(problem)
+    on_event(Ended(probe.now(), probe.now() - start, probe.read_energy_j() - joules))
 
 
 class RecordingProbe:
@@ -51,8 +138,9 @@ RETRY_S = 5.0
 """Seconds between two attempts to restore the previous settings."""
 
 
-class SessionListener(Protocol):
-    """Receives events of the loops; called from any thread."""
+class GovernorListener(Protocol):
+    """Receives events of the loops, and messages about GPUs, leases and permissions; called from any
+    thread."""
 
     def on_event(self, governor_log: GovernorLog, event: Event) -> None:
         """An event of a loop."""
@@ -63,12 +151,18 @@ class SessionListener(Protocol):
     def on_trouble(self, governor_log: GovernorLog, line: str) -> None:
         """Governing ended before the job."""
 
+    def on_note(self, line: str) -> None:
+        """A message about leases or permissions, which is shown in any case."""
+
+    def on_progress(self, line: str) -> None:
+        """A message about the GPUs of the job, which may be hidden."""
+
 
 class GovernorSession:
     """Control loops in threads, from creation until `finish`."""
 
     def __init__(
-        self, units: Sequence[GovernedUnit], run_loop: LoopFunction, listener: SessionListener
+        self, units: Sequence[GovernedUnit], run_loop: LoopFunction, listener: GovernorListener
     ) -> None:
         self.logs = [GovernorLog(u.name, u.probe.simulated or u.actuator.simulated) for u in units]
         self._listener = listener
@@ -151,16 +245,6 @@ def _wait_for_retry(probe: Probe) -> bool:
     return probe.is_running()
 
 
-class GovernorListener(SessionListener, Protocol):
-    """Listener that also gets messages about GPUs, leases and permissions."""
-
-    def on_note(self, line: str) -> None:
-        """A message about leases or permissions, which is shown in any case."""
-
-    def on_progress(self, line: str) -> None:
-        """A message about the GPUs of the job, which may be hidden."""
-
-
 class OpenedSession:
     """Leases and control loops on some GPUs; `close` works however far `open` came."""
 
@@ -189,9 +273,11 @@ class OpenedSession:
             check_plan(request.plan, uuids)
         advise = request.advise or not self._acquire_leases(uuids)
         if self.keeper is None:
-            units = make_watched_units(uuids, self._make_probe, request.each)
+            watched = [NullActuator(NvmlLimitReader(gpu).list_offered()) for gpu in uuids]
+            units = make_units(uuids, watched, self._make_probe, request.each)
         else:
-            units = make_governed_units(self.keeper, self._make_probe, request.each)
+            leased = [actuator.lease.reference.gpu for actuator in self.keeper.actuators]
+            units = make_units(leased, self.keeper.actuators, self._make_probe, request.each)
         loop = self._loop or make_loop(request, advise, uuids, self._job_start_s, self._listener.on_note)
         self.session = GovernorSession(units, loop, self._listener)
 
@@ -228,7 +314,7 @@ class OpenedSession:
         request, listener = self._request, self._listener
         for gpu in uuids:  # Before the permission is tried, which sets the power cap to its present value.
             if (governor_pid := find_governor_pid(gpu)) is not None:
-                raise GovernedElsewhereError(gpu, format_gpu_names(gpu), governor_pid)
+                raise GovernedElsewhereError(gpu, format_gpu_names([gpu]), governor_pid)
         try:
             settables = [choose_actuator(request.actuator, gpu) for gpu in uuids]
         except DriverTrouble:

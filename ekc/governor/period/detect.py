@@ -127,8 +127,9 @@ def _decide_period(signals: SignalViews, analyses: list[_ViewAnalysis]) -> Perio
     error = _compute_error(float(analysis.similarity.interpolate(np.array(period_s))))
     row, mask = signals.values[analysis.view], signals.valid_mask[analysis.view]
     if folded := find_folded_period(row, mask, signals.interval_s, analysis.update_s, period_s):
-        period_s, error = folded.seconds, 1.0 - folded.explained
-        is_significant |= seconds >= MIN_FOLDED_CYCLES * period_s and folded.explained >= MIN_FOLDED_EXPLAINED
+        period_s, explained = folded
+        error = 1.0 - explained
+        is_significant |= seconds >= MIN_FOLDED_CYCLES * period_s and explained >= MIN_FOLDED_EXPLAINED
     if not is_significant and (long_repeat := _find_long_repeat(analyses, seconds)):
         return long_repeat
     return Period(period_s, error, "periodic" if is_significant else "aperiodic")

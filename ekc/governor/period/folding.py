@@ -41,15 +41,6 @@ FINE_STEPS = 9
 
 
 @dataclass(frozen=True)
-class FoldedPeriod:
-    """A period at which readings fit one profile."""
-
-    seconds: float
-    explained: float
-    """Share of the variance that the profile explains, corrected for the number of bins; at most 1."""
-
-
-@dataclass(frozen=True)
 class FoldedProfiles:
     """Profiles of one signal folded at several periods; arrays of (periods,)."""
 
@@ -64,8 +55,9 @@ class FoldedProfiles:
 
 def find_folded_period(
     values: Values, valid_mask: Values, interval_s: float, update_s: float, found_s: float
-) -> FoldedPeriod | None:
-    """The short period at which an even signal, (n,), fits one profile; None without one.
+) -> tuple[float, float] | None:
+    """(short period at which an even signal, (n,), fits one profile, share of the variance that the profile
+    explains); None without one.
 
     `found_s`: the period found so far, which may be a multiple. Of the periods up to it with nearly the best
     gain the longest is taken whose profile is nearly the least rough. A multiple repeats its profile, and a
@@ -87,7 +79,7 @@ def find_folded_period(
     alike = max(_correlate_at(values, valid_mask, lag) for lag in lags)
     hertz = 1.0 / period_s + step_hz * np.linspace(-1.0, 1.0, FINE_STEPS)
     neighbours = max(_correlate_in_phase(time_s, values[is_valid], 1.0 / f) for f in hertz)
-    return FoldedPeriod(period_s, explained) if neighbours >= MIN_CORRELATION_RATIO * alike else None
+    return (period_s, explained) if neighbours >= MIN_CORRELATION_RATIO * alike else None
 
 
 def _choose_periods(values: Values, interval_s: float, shortest_s: float, longest_s: float) -> Values:

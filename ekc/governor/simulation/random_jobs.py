@@ -9,7 +9,7 @@ over clocks on A100 and RTX A4000 (KernelTuner/kernel_tuner, Apache-2.0)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ekc.devices.simulated.residual import make_generator
 from ekc.errors import InvalidInput
 from ekc.governor.samples import Values
-from ekc.governor.simulation.card import SimulatedCard, find_card
-from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, compute_costs
+from ekc.governor.simulation.card import find_card
+from ekc.governor.simulation.simulated_run import JobStage, SimulatedJob, Timeline, compute_costs
 
 JOB_KINDS = ("compute", "memory", "starved", "evaluation", "drifting", "aperiodic")
 ITERATION_RANGE_S = (0.2, 20.0)
@@ -53,12 +53,8 @@ def sample_job(seed: int, kind: str, device: str, seconds: float = 3600.0) -> Si
         )
     timeline = Timeline.concatenate(parts)
     swing = float(rng.uniform(0.0, 0.02)) * find_card(device).spec.power.tdp_w if kind == "drifting" else 0.0
-    job = timeline.make_job(f"{kind}-{seed}-{device}", kind, find_card(device), tuple(stages), swing)
-    return _scale_to_seconds(job, seconds)
-
-
-def _scale_to_seconds(job: SimulatedJob, seconds: float) -> SimulatedJob:
-    """The job with its stretches scaled so that it takes `seconds` at the default."""
+    name, card = f"{kind}-{seed}-{device}", find_card(device)
+    job = SimulatedJob(**vars(timeline), name=name, kind=kind, card=card, stages=tuple(stages), swing_w=swing)
     default_s = compute_costs(job).seconds[:, -1, -1].sum()
     return replace(job, seconds=job.seconds * (seconds / default_s))
 
@@ -146,48 +142,6 @@ EVALUATION_RANGE_S = (15.0, 50.0)
 """Range of the length of an evaluation in seconds."""
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """Stretches in order, as in `SimulatedJob`; arrays of one length."""
-
-    stage_indices: NDArray[np.int32]
-    seconds: Values
-    iteration: NDArray[np.int32]
-    regime: NDArray[np.int16]
-
-    def with_regime(self, number: int) -> Timeline:
-        """The timeline as another true phase."""
-        return replace(self, regime=np.full_like(self.regime, number))
-
-    def split(self, share: float) -> tuple[Timeline, Timeline]:
-        """Split in two between two iterations."""
-        place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
-        first, rest = (
-            Timeline(self.stage_indices[p], self.seconds[p], self.iteration[p], self.regime[p])
-            for p in (slice(None, place), slice(place, None))
-        )
-        return first, replace(rest, iteration=rest.iteration - rest.iteration[0])
-
-    @staticmethod
-    def concatenate(parts: Sequence[Timeline]) -> Timeline:
-        """Timelines one after the other."""
-        begins = np.concatenate([[0], np.cumsum([p.iteration[-1] + 1 for p in parts])])
-        iterations = [p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]
-        return Timeline(
-            np.concatenate([p.stage_indices for p in parts]),
-            np.concatenate([p.seconds for p in parts]),
-            np.concatenate(iterations).astype(np.int32),
-            np.concatenate([p.regime for p in parts]),
-        )
-
-    def make_job(
-        self, name: str, kind: str, card: SimulatedCard, stages: tuple[JobStage, ...], swing_w: float
-    ) -> SimulatedJob:
-        """The timeline as a job on a card."""
-        stretches = self.stage_indices, self.seconds, self.iteration, self.regime
-        return SimulatedJob(name, kind, card, stages, *stretches, swing_w)
-
-
 def _make_timeline(stage_indices: NDArray[np.integer], seconds: Values, per_iteration: int) -> Timeline:
     iteration = (np.arange(len(stage_indices)) // per_iteration).astype(np.int32)
     regime = np.zeros(len(stage_indices), np.int16)
@@ -266,9 +220,6 @@ class KernelClockFit:
 class TrainingPowerFit:
     """Power of a training job, and its slowdown under power caps."""
 
-    network: str
-    batch: int
-    board: str
     power_share: float
     """Power drawn without a cap, as a share of the board's power limit."""
     core_share: float | None
@@ -315,11 +266,10 @@ bert_base_uncased V100 | 56 0.907 1.00 | 8 0.863 1.00 | 128 0.894 0.96 | 64 0.88
 
 def _parse_power_table() -> Iterator[TrainingPowerFit]:
     for line in _POWER_TABLE.strip().splitlines():
-        job, *fits = line.split(" | ")
-        network, board = job.split()
-        for batch, power_share, core_share in map(str.split, fits):
+        for fit in line.split(" | ")[1:]:
+            _, power_share, core_share = fit.split()
             core = None if core_share == "-" else float(core_share)
-            yield TrainingPowerFit(network, int(batch), board, float(power_share), core)
+            yield TrainingPowerFit(float(power_share), core)
 
 
 POWER_FITS = tuple(_parse_power_table())

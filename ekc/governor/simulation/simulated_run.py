@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,20 +84,51 @@ def _compute_uncapped(card: SimulatedCard, stage: JobStage) -> tuple[Values, Val
 
 
 @dataclass(frozen=True)
-class SimulatedJob:
-    """All work of a job at any clock. Stretch i is `seconds[i]` of stage `stage_indices[i]` at the top clocks
-    without a power cap."""
+class Timeline:
+    """Stretches of work in order; arrays of one length. Stretch i is `seconds[i]` of stage `stage_indices[i]`
+    at the top clocks without a power cap."""
 
-    name: str
-    kind: str
-    card: SimulatedCard
-    stages: tuple[JobStage, ...]
     stage_indices: NDArray[np.int32]
     seconds: Values
     iteration: NDArray[np.int32]
     """Number of the training iteration of each stretch, ascending."""
     regime: NDArray[np.int16]
     """Number of the true phase of each stretch; a job without a change has one phase."""
+
+    def with_regime(self, number: int) -> Timeline:
+        """The timeline as another true phase."""
+        return replace(self, regime=np.full_like(self.regime, number))
+
+    def split(self, share: float) -> tuple[Timeline, Timeline]:
+        """Split in two between two iterations."""
+        place = int(np.searchsorted(self.iteration, int(share * self.iteration[-1]) or 1))
+        first, rest = (
+            Timeline(self.stage_indices[p], self.seconds[p], self.iteration[p], self.regime[p])
+            for p in (slice(None, place), slice(place, None))
+        )
+        return first, replace(rest, iteration=rest.iteration - rest.iteration[0])
+
+    @staticmethod
+    def concatenate(parts: Sequence[Timeline]) -> Timeline:
+        """Timelines one after the other."""
+        begins = np.concatenate([[0], np.cumsum([p.iteration[-1] + 1 for p in parts])])
+        iterations = [p.iteration + b for p, b in zip(parts, begins[:-1], strict=True)]
+        return Timeline(
+            np.concatenate([p.stage_indices for p in parts]),
+            np.concatenate([p.seconds for p in parts]),
+            np.concatenate(iterations).astype(np.int32),
+            np.concatenate([p.regime for p in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class SimulatedJob(Timeline):
+    """All work of a job at any clock."""
+
+    name: str
+    kind: str
+    card: SimulatedCard
+    stages: tuple[JobStage, ...]
     swing_w: float = 0.0
     """Amplitude of a slow swing of power at all clocks, from the room and other cards (`SWING_PERIOD_S`)."""
 
@@ -260,7 +292,7 @@ class SimulatedRun:
 
     def _get_true_signals(self) -> TrueSignals:
         spans = np.concatenate(self._recent_spans)
-        self._drop_old_spans()
+        self._recent_spans = [self._drop_old_spans(spans)]
         spans = spans[spans[:, 0] > 0]
         stage = spans[:, 4].astype(int)
         sm_util = np.array([s.sm_util for s in self.job.stages])[stage]
@@ -268,10 +300,9 @@ class SimulatedRun:
         edges = self._now_s - np.concatenate([np.cumsum(spans[::-1, 0])[::-1], [0.0]])
         return TrueSignals(edges, spans[:, 1], sm_util, memory_util, spans[:, 2])
 
-    def _drop_old_spans(self) -> None:
-        """Drop spans older than the longest averaging window."""
-        spans = np.concatenate(self._recent_spans)
+    def _drop_old_spans(self, spans: Values) -> Values:
+        """The spans that are not older than the longest averaging window."""
         age = np.cumsum(spans[::-1, 0])[::-1]
         window = max(self.job.card.power_window_s, self.job.card.util_window_s)
         older = int(np.searchsorted(-age, -window, side="right"))
-        self._recent_spans = [spans[max(0, older - 1) :]]
+        return spans[max(0, older - 1) :]

@@ -14,7 +14,7 @@ from ekc.devices.metering.checked_energy import CheckedEnergy, compute_max_power
 from ekc.devices.metering.meter import MeteringWindow, meter_kernel
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import DeviceError
-from ekc.governor.live.governor_sensors import BoardEnergy
+from ekc.governor.live.probe import BoardEnergy
 from tests.devices import samples
 from tests.scripted.nvml.card import Card
 from tests.scripted.nvml.library import ScriptedNvml

@@ -1,23 +1,57 @@
-"""Regret of a governor: joules beyond the oracle's, by what the governor was doing at the time.
+"""An oracle that knows every job in advance, and the regret of a governor against it.
 
-Used by `compare.py`. Between two events of the governor one setting is in force, so the simulated job says
-exactly what that stretch costs under it and under the oracle's clocks.
+The oracle sets the best clocks of each true phase, at no cost, when it begins. Regret is joules beyond the
+oracle's, by what the governor was doing at the time. Between two events of the governor one setting is in
+force, so the simulated job says exactly what that stretch costs under it and under the oracle's clocks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from benchmarks.governor.baselines import OracleResult
 from benchmarks.governor.counted_run import CountedRun
+from ekc.governor.decision import find_best
 from ekc.governor.event_records import Applied, Chosen, Event, Shifted, Skipped, Started
 from ekc.governor.protocols import Settings
+from ekc.governor.request import Policy
 from ekc.governor.samples import Values
 from ekc.governor.simulation.simulated_run import (
     SimulatedJob,
+    compute_costs,
     compute_tables,
     find_clock_indices,
 )
+
+
+@dataclass(frozen=True)
+class OracleResult:
+    """Result of the oracle, relative to the default."""
+
+    saving: float
+    """Share of the default's joules."""
+    slowdown: float
+    """Share of the default's seconds."""
+    clocks_mhz: tuple[tuple[int, int], ...]
+    """(memory clock, SM clock) of each true phase."""
+
+
+def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
+    """The best constant clocks of each true phase; evaluations within a phase run at the same clocks."""
+    costs = compute_costs(job)
+    seconds = joules = 0.0
+    clocks = []
+    for time, energy in zip(costs.seconds, costs.joules, strict=True):
+        slowdown, saving = time / time[-1, -1] - 1, 1 - energy / energy[-1, -1]
+        place = find_best(policy, slowdown.ravel(), saving.ravel())
+        memory, gear = np.unravel_index(time.size - 1 if place is None else place, time.shape)
+        seconds += float(time[memory, gear])
+        joules += float(energy[memory, gear])
+        clocks.append((job.card.memory_mhz[memory], job.card.spec.list_clocks_mhz()[gear]))
+    default_s, default_j = costs.seconds[:, -1, -1].sum(), costs.joules[:, -1, -1].sum()
+    return OracleResult(1 - joules / float(default_j), seconds / float(default_s) - 1, tuple(clocks))
+
 
 CAUSES = ("measuring", "searching", "choice", "watching", "late")
 """`measuring`: at the default, to learn the job. `searching`: reading candidates. `choice`: under a choice
