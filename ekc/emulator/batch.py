@@ -8,7 +8,6 @@ to by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from ekc.emulator.barriers import Barriers
 from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.functions import list_arithmetic_functions
-from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
-from ekc.emulator.lane_state import LaneFindings
+from ekc.emulator.geometry import DONE, WAITING
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.plan import LaunchPlan
 from ekc.emulator.sanitizer.in_flight import PendingCopies
@@ -29,7 +28,6 @@ from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
-from ekc.ptx.module import Immediate, Operand, Register
 from ekc.tables import count_nouns
 
 _BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
@@ -104,27 +102,12 @@ def extend_namespace(batch: Batch) -> None:
 
 
 def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
-    for row, (code, symbol) in batch.decoded.context.address_rows.items():
+    for (code, symbol), row in batch.decoded.context.address_rows.items():
         if row not in namespace:
             namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(symbol), code)
 
 
-@dataclass(frozen=True)
-class BatchCounts:
-    """Counts of a batch by block or by site; they hold no reference to the batch."""
-
-    lane_runs: list[int]
-    warp_runs: list[int]
-    requests: list[int]
-    sectors: list[int]
-    wavefronts: list[int]
-    conflicts: list[int]
-    bytes: list[int]
-    passed_barriers: int
-    divergent_branches: int
-
-
-class Batch:
+class Batch(LaneState):
     """The lanes of some blocks, with their registers, memory and program counters."""
 
     memory_unit_type: type[MemoryUnit] = MemoryUnit
@@ -133,30 +116,15 @@ class Batch:
     loop for what others write do not wait forever."""
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
-        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
-        self.sites = decoded.context.sites
-        self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
-        self.findings = LaneFindings(plan.findings, geometry)
-        self.warpgroup_layout = WarpgroupLayout(geometry)
-        self.all_lanes = np.arange(geometry.lane_count)
-        self.lane_warps = geometry.block_numbers() * geometry.warps_per_block
-        self.lane_warps += geometry.thread_numbers() // WARP_SIZE
+        super().__init__(decoded, plan, ids)
         self.warp_starts = np.flatnonzero(np.r_[True, self.lane_warps[1:] != self.lane_warps[:-1]])
-        self.spaces = plan.make_spaces(geometry)
-        self.shared_base = geometry.block_numbers() * plan.shared_stride
-        self.local_base = self.all_lanes * plan.local_stride
-        self.pc = np.zeros(geometry.lane_count, np.int32)
-        """The block that each lane runs next while lanes have diverged; or WAITING, or DONE."""
-        self.namespace: dict[str, Any] = {}
         self._make_units()
         self.namespace |= build_namespace(self)
         exec(decoded.code, self.namespace)
         count = len(decoded.blocks)
         self.unmasked_functions: list[Callable[[Any], None]] = [self.namespace[f"b{i}"] for i in range(count)]
         self.masked_functions: dict[int, Callable[[Any], None]] = {}
-        self.lane_runs, self.warp_runs = [0] * count, [0] * count
-        self.issued_instructions = 0
-        self.divergent_branches = 0
+        self.counts, self.issued_instructions = plan.counts, 0
 
     def _make_units(self) -> None:
         """The units that decoded text calls, and the checks that they call."""
@@ -168,7 +136,7 @@ class Batch:
         self.memory_unit = self.memory_unit_type(self, self.sanitizer)
         self.warp_unit = WarpUnit(self, self.memory_unit)
         self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)
-        self.wgmma_unit = WgmmaUnit(self, self.memory_unit, self.sanitizer)
+        self.wgmma_unit = WgmmaUnit(self, self.sanitizer)
         self.barriers = Barriers(self, self.sanitizer)
 
     def close(self) -> None:
@@ -176,12 +144,6 @@ class Batch:
         memory until the garbage collector runs."""
         self.namespace.clear()
         vars(self).clear()
-
-    def collect_counts(self) -> BatchCounts:
-        """The counts so far."""
-        unit, runs = self.memory_unit, (self.lane_runs, self.warp_runs)
-        accesses = unit.requests, unit.sectors, unit.wavefronts, unit.conflicts, unit.bytes
-        return BatchCounts(*runs, *accesses, self.barriers.passed_count, self.divergent_branches)
 
     # -- what decoded text calls ------------------------------------------------------------------
     def read_clock(self, dtype_code: str) -> Any:
@@ -193,12 +155,9 @@ class Batch:
         if not self.is_sanitized or is_written.all():
             return
         bad = ~is_written if mask is None else mask & ~is_written
-        if not bad.any():
-            return
-        one = self.sites[site_number].instruction
         message = f"reads register {register}, which was never set, in {count_nouns(int(bad.sum()), 'lane')}"
         hint = "Look for a variable or an accumulator without a first value."
-        self.findings.add("uninitialised", one, message, hint, int(np.flatnonzero(bad)[0]))
+        self.findings.add_first("uninitialised", self.sites[site_number].instruction, bad, message, hint)
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
         """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
@@ -239,8 +198,8 @@ class Batch:
         while True:
             block = blocks[block_number]
             self._charge_budget(block)
-            self.lane_runs[block_number] += lanes
-            self.warp_runs[block_number] += warps
+            self.counts.lane_runs[block_number] += lanes
+            self.counts.warp_runs[block_number] += warps
             functions[block_number](None)
             block_exit = block.exit
             if block_exit.kind == "jump":
@@ -282,8 +241,9 @@ class Batch:
             low, mask = self._select_ready(low, mask)
             block = self.decoded.blocks[low]
             self._charge_budget(block)
-            self.lane_runs[low] += int(np.count_nonzero(mask))
-            self.warp_runs[low] += int(np.count_nonzero(np.logical_or.reduceat(mask, self.warp_starts)))
+            self.counts.lane_runs[low] += int(np.count_nonzero(mask))
+            active_warps = np.logical_or.reduceat(mask, self.warp_starts)
+            self.counts.warp_runs[low] += int(np.count_nonzero(active_warps))
             self._find_masked_function(low)(mask)
             self._exit_block(block, mask)
 
@@ -313,7 +273,6 @@ class Batch:
         if number not in self.masked_functions:
             code = self.decoded.compile_masked(number)
             extend_namespace(self)
-            self.memory_unit.add_site_counters()
             exec(code, self.namespace)
             self.masked_functions[number] = self.namespace[f"m{number}"]
         return self.masked_functions[number]
@@ -360,15 +319,6 @@ class Batch:
         table = np.array(block.exit.targets, np.int32)
         self.pc[active] = table[np.minimum(index, len(table) - 1)][active]
 
-    def read_operand(self, operand: Operand) -> Any:
-        """A 32-bit operand of an instruction that ends a block, one value for each lane."""
-        if isinstance(operand, Immediate):
-            return np.full(self.all_lanes.size, operand.value, np.int64)
-        assert isinstance(operand, Register)
-        kind, slot = self.decoded.context.register_slots[operand.name]
-        row = self.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
-        return ~row if operand.is_negated else row
-
     def _evaluate_branch(self, block: Block) -> Any:
         assert block.exit.instruction is not None
         assert block.exit.instruction.guard is not None
@@ -378,4 +328,4 @@ class Batch:
         """Count the warps that a branch splits."""
         other = ~taken if active is None else active & ~taken
         split = [np.logical_or.reduceat(lanes, self.warp_starts) for lanes in (taken, other)]
-        self.divergent_branches += int(np.count_nonzero(split[0] & split[1]))
+        self.counts.divergent_branches += int(np.count_nonzero(split[0] & split[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,6 +86,16 @@ class Counters:
     def lanes(self) -> int:
         """All lane instructions."""
         return sum(self.lane_instructions.values())
+
+
+class LaunchCounts:
+    """Counts of a launch, to which its batches add: by block, by site, and of the whole."""
+
+    def __init__(self, block_count: int) -> None:
+        self.lane_runs, self.warp_runs = [0] * block_count, [0] * block_count
+        self.requests, self.sectors = Counter[int](), Counter[int]()
+        self.wavefronts, self.conflicts, self.bytes = Counter[int](), Counter[int](), Counter[int]()
+        self.passed_barriers = self.divergent_branches = 0
 
 
 def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: int) -> Counters:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ekc.argument_checks import refuse_mask
+from ekc.emulator.counters import LaunchCounts
 from ekc.emulator.decode.context import dtype_of
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
@@ -56,7 +57,7 @@ class LaunchPlan:
         self.grid, self.block = grid, block
         self.is_sanitized, self.max_instructions = sanitize, max_instructions
         _check_shape(decoded, grid, block)
-        self.findings = Findings(self.kernel_name)
+        self.findings, self.counts = Findings(self.kernel_name), LaunchCounts(len(decoded.blocks))
         self.arrays: list[tuple[int, Any, LoadedArray]] = []
         """(address, array, its bytes) of each array argument."""
         self.symbol_addresses: dict[str, int] = {}

@@ -47,18 +47,13 @@ class WarpUnit:
             missing |= ~mask[np.maximum(place, 0)]
         place = np.where(missing, self.batch.all_lanes, place)
         if self.batch.is_sanitized:
-            self._report_inactive_source(site_number, missing & valid & (np.True_ if mask is None else mask))
+            bad = missing & valid & (np.True_ if mask is None else mask)
+            message = "takes a value from a lane that does not take part: the result is undefined"
+            hint = "All lanes named by the mask must reach the shuffle together."
+            self.batch.findings.add_first(
+                "warp", self.batch.sites[site_number].instruction, bad, message, hint
+            )
         return np.broadcast_to(a, place.shape)[place], np.broadcast_to(valid, place.shape)
-
-    def _report_inactive_source(self, site_number: int, bad: Any) -> None:
-        """A finding for a shuffle from a lane that does not take part, which is undefined on hardware."""
-        if not bad.any():
-            return
-        one = self.batch.sites[site_number].instruction
-        lane = int(np.flatnonzero(bad)[0])
-        message = "takes a value from a lane that does not take part: the result is undefined"
-        hint = "All lanes named by the mask must reach the shuffle together."
-        self.batch.findings.add("warp", one, message, hint, lane)
 
     def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +23,15 @@ Bf16 = NDArray[np.uint16]
 Word = NDArray[np.uint32]
 
 
-def add16(a: Array, b: Array) -> Half:
-    """`add.rn.f16`: 24 bits between are more than twice 11 and two, so rounding twice is rounding once."""
+def _round_once(function: Callable[..., Array], a: Array, b: Array) -> Half:
+    """A float32 function of two halves. 24 bits are more than twice 11 and two, so rounding twice is rounding
+    once; the product of two halves is exact."""
     with np.errstate(all="ignore"):
-        return canonicalize_nan(np.add(a, b, dtype=np.float32).astype(np.float16))
+        return canonicalize_nan(function(a, b, dtype=np.float32).astype(np.float16))
 
 
-def sub16(a: Array, b: Array) -> Half:
-    """`sub.rn.f16`: a - b, rounded once."""
-    with np.errstate(all="ignore"):
-        return canonicalize_nan(np.subtract(a, b, dtype=np.float32).astype(np.float16))
-
-
-def mul16(a: Array, b: Array) -> Half:
-    """`mul.rn.f16`: the float32 product of two halves is exact."""
-    with np.errstate(all="ignore"):
-        return canonicalize_nan(np.multiply(a, b, dtype=np.float32).astype(np.float16))
+add16, sub16, mul16 = (partial(_round_once, function) for function in (np.add, np.subtract, np.multiply))
+"""`add.rn.f16`, `sub.rn.f16` and `mul.rn.f16`."""
 
 
 def fma16(a: Array, b: Array, c: Array) -> Half:
@@ -67,31 +62,19 @@ def pack_words(low: Bf16, high: Bf16) -> Word:
     return np.asarray(low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16)))
 
 
-def _apply_to_pairs(operation: Callable[..., Array], dtype: type[np.generic], *operands: Word) -> Word:
+def apply_to_pairs(
+    operation: Callable[..., Array], dtype: type[np.generic], *operands: Word, **options: Any
+) -> Word:
     """One operation on both 16-bit halves of its registers, seen as an array twice as long."""
     wide = np.broadcast_arrays(*operands)
     pairs = [np.ascontiguousarray(operand, np.uint32).view(dtype) for operand in wide]
-    return operation(*pairs).view(np.uint32)
+    return operation(*pairs, **options).view(np.uint32)
 
 
-def add16x2(a: Word, b: Word) -> Word:
-    """`add.rn.f16x2`."""
-    return _apply_to_pairs(add16, np.float16, a, b)
-
-
-def sub16x2(a: Word, b: Word) -> Word:
-    """`sub.rn.f16x2`."""
-    return _apply_to_pairs(sub16, np.float16, a, b)
-
-
-def mul16x2(a: Word, b: Word) -> Word:
-    """`mul.rn.f16x2`."""
-    return _apply_to_pairs(mul16, np.float16, a, b)
-
-
-def fma16x2(a: Word, b: Word, c: Word) -> Word:
-    """`fma.rn.f16x2`."""
-    return _apply_to_pairs(fma16, np.float16, a, b, c)
+add16x2, sub16x2, mul16x2, fma16x2 = (
+    partial(apply_to_pairs, operation, np.float16) for operation in (add16, sub16, mul16, fma16)
+)
+"""`add.rn.f16x2`, `sub.rn.f16x2`, `mul.rn.f16x2` and `fma.rn.f16x2`."""
 
 
 def f32_to_bf16(value: Array, mode: str = "rn") -> Bf16:
@@ -116,9 +99,8 @@ def _fuse_bf16(a: Bf16, b: Bf16, c: Bf16) -> Array:
     return narrow_bf16(sum_to_odd(wide[0] * wide[1], wide[2]))
 
 
-def fma_bf16x2(a: Word, b: Word, c: Word) -> Word:
-    """`fma.rn.bf16x2`."""
-    return _apply_to_pairs(fma_bf16, np.uint16, a, b, c)
+fma_bf16x2 = partial(apply_to_pairs, fma_bf16, np.uint16)
+"""`fma.rn.bf16x2`."""
 
 
 def tf32_round(value: Array, mode: str = "rna") -> NDArray[np.float32]:

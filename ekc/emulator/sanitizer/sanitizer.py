@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneFindings, LaneState
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
+from ekc.emulator.report import LaneFindings
 from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, GlobalAccess, ReadOnlyCache
 from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.racecheck import RaceDetector
@@ -147,37 +148,32 @@ class Sanitizer:
         self.batch.findings.add_access("read-only", site, probe, offset, bad, message, hint)
 
 
-class BoundsCheck:
-    """Reports accesses that are out of bounds or misaligned, and drops those lanes."""
+def drop_bad_lanes(
+    findings: LaneFindings | None, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
+) -> AddressProbe:
+    """The lanes whose access is inside an allocation and aligned, the offset added; `findings` get the
+    others. `needed_bytes` must exist; None: all."""
+    address = probe.address + offset
+    needed = site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
+    inside = probe.space.is_in_bounds(address, needed)
+    aligned = (address & (site.bytes_per_lane - 1)) == 0
+    if findings is not None:
+        _report_invalid(findings, site, probe, offset, ~inside, inside & ~aligned)
+    return probe.select_lanes(offset, inside & aligned)
 
-    def __init__(self, findings: LaneFindings) -> None:
-        self.findings = findings
 
-    def drop_bad_lanes(
-        self, site: Site, probe: AddressProbe, offset: int, reports: bool, needed_bytes: Any = None
-    ) -> AddressProbe:
-        """The lanes with a valid access, the offset added. `needed_bytes` must exist; None: all."""
-        address = probe.address + offset
-        needed = site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
-        inside = probe.space.is_in_bounds(address, needed)
-        aligned = (address & (site.bytes_per_lane - 1)) == 0
-        if reports:
-            self._report_invalid(site, probe, offset, ~inside, inside & ~aligned)
-        return probe.select_lanes(offset, inside & aligned)
-
-    def _report_invalid(
-        self, site: Site, probe: AddressProbe, offset: int, is_outside: Any, is_misaligned: Any
-    ) -> None:
-        access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
-        if is_outside.any():
-            nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
-            message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
-            hint = "Look at the guard of this access and at the index that leads to it."
-            self.findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
-        if is_misaligned.any():
-            hint = f"The address must be a multiple of {site.bytes_per_lane}."
-            message = f"misaligned {access}"
-            self.findings.add_access("misaligned", site, probe, offset, is_misaligned, message, hint)
+def _report_invalid(
+    findings: LaneFindings, site: Site, probe: AddressProbe, offset: int, is_outside: Any, is_misaligned: Any
+) -> None:
+    access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
+    if is_outside.any():
+        nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
+        message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
+        hint = "Look at the guard of this access and at the index that leads to it."
+        findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
+    if is_misaligned.any():
+        hint = f"The address must be a multiple of {site.bytes_per_lane}."
+        findings.add_access("misaligned", site, probe, offset, is_misaligned, f"misaligned {access}", hint)
 
 
 class WrittenBytes:

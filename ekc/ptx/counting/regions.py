@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ekc.ptx.cfg import RegisterAccess, solve_liveness
 from ekc.ptx.counting.branch_slice import SliceStep
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
@@ -179,29 +180,12 @@ class _TripSlice:
 
 def _find_live(graph: ControlFlowGraph, steps: Steps) -> dict[int, set[str]]:
     """Registers whose value at the start of each block may be read."""
-    uses: dict[int, set[str]] = {}
-    kills: dict[int, set[str]] = {}
+    accesses: dict[int, list[RegisterAccess]] = {}
     for number in graph.order:
-        use, kill = uses.setdefault(number, set()), kills.setdefault(number, set())
-        for step in steps[number]:
-            use.update(name for name in step.reads if name not in kill)
-            if step.guard is None:
-                kill.add(step.target)
-            elif step.target not in kill:
-                use.add(step.target)
         guard = _find_guard(graph, number)
-        if guard is not None and guard not in kill:
-            use.add(guard)
-    live = {number: set(use) for number, use in uses.items()}
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        for number in reversed(graph.order):
-            out = set[str]().union(*(live[target] for target in graph.blocks[number].exit.targets))
-            new = uses[number] | (out - kills[number])
-            if len(new) != len(live[number]):
-                live[number], is_changed = new, True
-    return live
+        accesses[number] = [(step.reads, (step.target,), step.guard is None) for step in steps[number]]
+        accesses[number].append(((guard,) if guard else (), (), True))
+    return solve_liveness(accesses, {number: graph.blocks[number].exit.targets for number in graph.order})
 
 
 def _find_guard(graph: ControlFlowGraph, number: int) -> str | None:
