@@ -131,8 +131,7 @@ class Batch(LaneState):
         plan, pending_copies = self.plan, PendingCopies(self.findings)
         self.sanitizer: Sanitizer | None = None
         if plan.block_conflicts is not None:
-            conflicts, cache = plan.block_conflicts, plan.read_only_cache
-            self.sanitizer = Sanitizer(self, pending_copies, conflicts, cache, plan.has_wgmma)
+            self.sanitizer = Sanitizer(self, pending_copies, plan.block_conflicts, plan.has_wgmma)
         self.memory_unit = self.memory_unit_type(self, self.sanitizer)
         self.warp_unit = WarpUnit(self, self.memory_unit)
         self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)
@@ -172,9 +171,8 @@ class Batch(LaneState):
         with np.errstate(all="ignore"):
             at: int | None = 0
             while at is not None:
-                at = self._run_converged(at)
-                if at is not None:
-                    at = self._run_diverged(at)
+                self._run_converged(at)
+                at = self._run_diverged()
         if self.sanitizer is not None:
             self.sanitizer.races.close_interval()
 
@@ -191,8 +189,8 @@ class Batch(LaneState):
         one = block.exit.instruction or (block.code[0] if block.code else None)
         return one.line if one else 0
 
-    def _run_converged(self, block_number: int) -> int | None:
-        """Run all lanes together. Returns None when all are done, or the block where they diverge."""
+    def _run_converged(self, block_number: int) -> None:
+        """Run all lanes together, up to the block after which they diverge, wait or are done."""
         blocks, functions = self.decoded.blocks, self.unmasked_functions
         lanes, warps = self.all_lanes.size, len(self.warp_starts)
         while True:
@@ -201,28 +199,18 @@ class Batch(LaneState):
             self.counts.lane_runs[block_number] += lanes
             self.counts.warp_runs[block_number] += warps
             functions[block_number](None)
-            block_exit = block.exit
-            if block_exit.kind == "jump":
-                block_number = block_exit.targets[0]
-            elif block_exit.kind == "exit":
-                self._report_trap(block, self.all_lanes)
-                return None
-            elif block_exit.kind == "branch":
-                taken = self._evaluate_branch(block)
-                count = np.count_nonzero(taken)
-                if 0 < count < lanes:
-                    self._count_divergence(taken, None)
-                    self.pc = np.where(taken, block_exit.targets[0], block_exit.targets[1]).astype(np.int32)
-                    return block_number
-                block_number = block_exit.targets[0] if count else block_exit.targets[1]
-            elif block_exit.kind == "barrier" and self.barriers.pass_all_lanes(block):
-                block_number = block_exit.targets[0]
+            kind, targets = block.exit.kind, block.exit.targets
+            taken = np.count_nonzero(self._evaluate_branch(block)) if kind == "branch" else lanes
+            if kind in ("jump", "branch") and taken in (0, lanes):
+                block_number = targets[0] if taken else targets[1]
+            elif kind == "barrier" and self.barriers.pass_all_lanes(block):
+                block_number = targets[0]
             else:
                 self.pc = np.full(lanes, block_number, np.int32)
-                self._exit_block(block, None)
-                return block_number
+                self._exit_block(block, np.ones(lanes, np.bool_))
+                return
 
-    def _run_diverged(self, block_number: int) -> int | None:
+    def _run_diverged(self) -> int | None:
         """Run diverged lanes, lowest block first, up to the block where all converge, or the end (None)."""
         turn = 0
         while True:
@@ -277,30 +265,24 @@ class Batch(LaneState):
             self.masked_functions[number] = self.namespace[f"m{number}"]
         return self.masked_functions[number]
 
-    def _exit_block(self, block: Block, mask: Any) -> None:
+    def _exit_block(self, block: Block, active: Any) -> None:
         """Move the active lanes to their next blocks."""
-        active = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
-        block_exit = block.exit
-        if block_exit.kind == "jump":
-            self.pc[active] = block_exit.targets[0]
-        elif block_exit.kind == "exit":
-            self._report_trap(block, np.flatnonzero(active))
-            self.pc[active] = DONE
-            self.barriers.release()
-        elif block_exit.kind == "branch":
+        kind, targets = block.exit.kind, block.exit.targets
+        taken = active
+        if kind in ("branch", "exit_if"):
             taken = self._evaluate_branch(block) & active
-            self._count_divergence(taken, active)
-            self.pc[active] = block_exit.targets[1]
-            self.pc[taken] = block_exit.targets[0]
-        elif block_exit.kind == "exit_if":
-            leaving = self._evaluate_branch(block) & active
-            self._count_divergence(leaving, active)
-            self._report_trap(block, np.flatnonzero(leaving))
-            self.pc[active] = block_exit.targets[0]
-            self.pc[leaving] = DONE
+            self._count_divergence(taken, active & ~taken)
+            self.pc[active] = targets[-1]
+        if kind in ("jump", "branch"):
+            self.pc[taken] = targets[0]
+        elif kind in ("exit", "exit_if"):
+            self._report_trap(block, np.flatnonzero(taken))
+            self.pc[taken] = DONE
             self.barriers.release()
-        elif block_exit.kind == "switch":
-            self._branch_by_table(block, active)
+        elif kind == "switch":
+            assert block.exit.instruction is not None
+            index = self.read_operand(block.exit.instruction.operands[0])
+            self.pc[active] = np.array(targets, np.int32)[np.minimum(index, len(targets) - 1)][active]
         else:
             self.barriers.arrive(block, active)
 
@@ -313,19 +295,12 @@ class Batch(LaneState):
             self.findings.add("trap", one, message, hint, int(lanes[0]))
             self.barriers.excused[lanes] = True
 
-    def _branch_by_table(self, block: Block, active: Any) -> None:
-        assert block.exit.instruction is not None
-        index = self.read_operand(block.exit.instruction.operands[0])
-        table = np.array(block.exit.targets, np.int32)
-        self.pc[active] = table[np.minimum(index, len(table) - 1)][active]
-
     def _evaluate_branch(self, block: Block) -> Any:
         assert block.exit.instruction is not None
         assert block.exit.instruction.guard is not None
         return self.read_operand(block.exit.instruction.guard)
 
-    def _count_divergence(self, taken: Any, active: Any) -> None:
+    def _count_divergence(self, taken: Any, other: Any) -> None:
         """Count the warps that a branch splits."""
-        other = ~taken if active is None else active & ~taken
         split = [np.logical_or.reduceat(lanes, self.warp_starts) for lanes in (taken, other)]
         self.counts.divergent_branches += int(np.count_nonzero(split[0] & split[1]))

@@ -16,6 +16,9 @@ WORD_BYTES = 4
 """Bytes of a word of a shared-memory bank."""
 
 
+_SUMMED = ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes")
+
+
 @dataclass
 class SiteCount:
     """Counts of one instruction over a launch."""
@@ -42,11 +45,6 @@ class SiteCount:
     """Shared-memory passes beyond those that the width of the access needs."""
     bytes: int = 0
     """Bytes that the active lanes access."""
-
-    def add_counts(self, other: SiteCount) -> None:
-        """Add another batch's counts."""
-        for name in ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -125,9 +123,8 @@ def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: i
 def _add_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
     """Add the counts of an instruction to its line, which the last of several names."""
     earlier = lines.get(one.line)
-    lines[one.line] = replace(one)
-    if earlier is not None:
-        lines[one.line].add_counts(earlier)
+    sums = {name: getattr(one, name) + getattr(earlier, name) for name in _SUMMED} if earlier else {}
+    lines[one.line] = replace(one, **sums)
 
 
 def count_sectors(addresses: Index, warps: Index, bytes_per_lane: int) -> int:

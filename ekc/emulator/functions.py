@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
-from ekc.emulator.numerics import approx, half, integers
+from ekc.emulator.numerics import approx, fma, integers
 from ekc.emulator.numerics.convert import cvt
-from ekc.emulator.numerics.fma import fma32
-from ekc.emulator.numerics.half import bf16_to_f32, f32_to_bf16
+from ekc.emulator.numerics.fma import bf16_to_f32, f32_to_bf16
 from ekc.emulator.numerics.rounding import (
     Array,
     canonicalize_nan,
@@ -89,12 +88,12 @@ def _apply_unary_bf16(function: Callable[[Any], Any], a: Any) -> Any:
 
 _HALF_FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "f16": {
-        "add": half.add16, "sub": half.sub16, "mul": half.mul16, "fma": half.fma16,
+        "add": fma.add16, "sub": fma.sub16, "mul": fma.mul16, "fma": fma.fma16,
         "min": minimum, "max": maximum, "saturate": saturate,
         **{root: partial(_apply_unary_f16, one) for root, one in _UNARY.items()},
     },
     "bf16": {
-        "fma": half.fma_bf16, "min": minimum_bf16, "max": maximum_bf16,
+        "fma": fma.fma_bf16, "min": minimum_bf16, "max": maximum_bf16,
         **{root: partial(_apply_unary_bf16, one) for root, one in _UNARY.items()},
     },
 }  # fmt: skip
@@ -106,7 +105,7 @@ def list_arithmetic_functions() -> dict[str, Any]:
     names: dict[str, Any] = {one.__name__: one for one in _NUMPY_FUNCTIONS}
     names |= {f"{root}_f64": one for root, one in _UNARY.items()}
     names |= {
-        "bits": integers, "halves": half, "approximations": approx, "cvt": cvt, "fma32": fma32,
+        "bits": integers, "halves": fma, "approximations": approx, "cvt": cvt, "fma32": fma.fma32,
         "flush": flush, "saturate_f32": saturate, "fma_f64": _fma64, "div_f64": np.divide,
         "min_f32": minimum, "max_f32": maximum, "min_f64": minimum, "max_f64": maximum,
         "TRUE": np.bool_(True),
@@ -117,7 +116,7 @@ def list_arithmetic_functions() -> dict[str, Any]:
     for kind, dtype in (("f16", np.float16), ("bf16", np.uint16)):
         for root, function in _HALF_FUNCTIONS[kind].items():
             names[f"{root}_{kind}"] = function
-            names[f"{root}_{kind}x2"] = partial(half.apply_to_pairs, function, dtype)
+            names[f"{root}_{kind}x2"] = partial(fma.apply_to_pairs, function, dtype)
     return names
 
 

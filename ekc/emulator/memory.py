@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site, dtype_of
-from ekc.emulator.numerics import half
+from ekc.emulator.numerics import fma
 from ekc.emulator.numerics.rounding import flush
 from ekc.errors import EkcError
 
@@ -196,7 +196,7 @@ def _find_operation(operation: str, type_name: str, space: str) -> Callable[...,
     if operation == "add" and type_name == "f32" and space == "global":
         return _flushing_add
     if type_name in ("f16x2", "bf16x2", "bf16", "f16"):
-        pairs: dict[str, Callable[..., Any]] = {"f16x2": half.add16x2, "f16": half.add16}
+        pairs: dict[str, Callable[..., Any]] = {"f16x2": fma.add16x2, "f16": fma.add16}
         if operation != "add" or type_name not in pairs:
             raise EkcError(f"atomic {operation} of .{type_name} is not emulated")
         return pairs[type_name]

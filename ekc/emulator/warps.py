@@ -10,7 +10,7 @@ import numpy as np
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
-from ekc.emulator.numerics import mma, warp
+from ekc.emulator.numerics import warp
 from ekc.errors import EkcError
 from ekc.ptx.constants import WARP_SIZE
 
@@ -118,7 +118,7 @@ class WarpUnit:
             raise EkcError("mma in a block whose threads are no multiple of 32")
         d, at, bt, ct = element_types
         left, right, addend = (self._stack_registers(rows) for rows in (a, b, c))
-        words = mma.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
+        words = warp.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
         return [np.ascontiguousarray(words[:, :, i]).reshape(-1) for i in range(words.shape[2])]
 
     def _stack_registers(self, rows: Sequence[Any]) -> Any:
@@ -140,7 +140,7 @@ class WarpUnit:
         keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
         self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, tuple(rows))
         halves = self._stack_registers(rows).view(np.uint16).reshape(self.warp_count, WARP_SIZE, 8)
-        place = mma.find_ldmatrix_sources(count, is_transposed)
+        place = warp.find_ldmatrix_sources(count, is_transposed)
         distributed = halves[:, place.lane, place.column].astype(np.uint32)
         words = distributed[..., 0] | (distributed[..., 1] << np.uint32(16))
         active = True if mask is None else mask

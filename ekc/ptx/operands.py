@@ -90,10 +90,6 @@ class NameScopes:
         labels[name] = self._make_own_name(name)
         return labels[name]
 
-    def declare_registers(self, names: Sequence[str], type_name: str) -> None:
-        """Declare registers in the innermost scope."""
-        self.registers |= dict.fromkeys(self.declare_names(names), type_name)
-
     def declare_names(self, names: Sequence[str]) -> list[str]:
         """Declare registers or variables in the innermost scope; returns their own names."""
         scope, own = self._scopes[-1], [self._make_own_name(name) for name in names]

@@ -177,7 +177,7 @@ class _Parser(ConstantReader):
                 self.take(">")
             else:
                 names = [name]
-            self.scopes.declare_registers(names, kind)
+            self.scopes.registers |= dict.fromkeys(self.scopes.declare_names(names), kind)
             if not self.accept(","):
                 break
         self.take(";")

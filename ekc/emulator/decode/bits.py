@@ -24,7 +24,7 @@ class _Form(NamedTuple):
     """An instruction that is one expression."""
 
     text: str
-    """The expression: `{0}` is the first source, and `{parts}` the opcode split at its dots."""
+    """The expression: `{0}` is the first source, `{parts}` the opcode split at its dots."""
     kinds: tuple[str, ...] = ()
     """Types of the sources; "" or nothing for that of the instruction."""
     result: str = ""
@@ -40,13 +40,14 @@ _FORMS = {
     "bfind": _Form("bits.bfind({0}, shiftamt='shiftamt' in {parts})", result="u32"),
     "brev": _Form("bits.brev({0})"),
     "prmt": _Form("bits.prmt({0}, {1}, {2}, *{parts}[2:])", ("u32", "u32", "u32"), "u32"),
-    "shf": _Form("bits.shf_{parts[1]}({0}, {1}, {2}, {parts[2]!r})", ("u32", "u32", "u32"), "u32"),
+    "shf": _Form("bits.shf({0}, {1}, {2}, {parts[1]!r}, {parts[2]!r})", ("u32", "u32", "u32"), "u32"),
     "sad": _Form("bits.sad({0}, {1}, {2})"),
     "mul24": _Form("bits.mul24({0}, {1}, {parts[1]!r})"),
     "mad24": _Form("bits.mad24({0}, {1}, {2}, {parts[1]!r})"),
     "dp4a": _Form("bits.dp4a({0}, {1}, {2})"),
     "dp2a": _Form("bits.dp2a({0}, {1}, {2}, {parts[1]!r})"),
     "copysign": _Form("copysign({1}, {0})"),
+    "activemask": _Form("vote('ballot', TRUE, ALL32, {mask})", result="b32"),
     "selp": _Form("where({2}, {0}, {1})", ("", "", "pred")),
 }
 
@@ -54,7 +55,7 @@ _FORMS = {
 def write_form(w: BlockWriter) -> None:
     """An instruction of `_FORMS`."""
     form = _FORMS[w.root]
-    text = form.text.format(*w.read_sources(*form.kinds), parts=w.parts)
+    text = form.text.format(*w.read_sources(*form.kinds), parts=w.parts, mask=w.mask)
     w.put_value(w.dst, form.result or w.kind, text)
 
 

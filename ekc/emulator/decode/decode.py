@@ -23,12 +23,8 @@ from ekc.ptx.cfg import Block, build_blocks, find_live_in
 from ekc.ptx.module import TYPE_BYTES, KernelText, Module
 from ekc.ptx.wgmma_hazards import find_wgmma_hazards
 
-CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D"}
-
-
-def find_register_class(type_name: str) -> str:
-    """P (predicate), H (16 bit), W (32 bit) or D (64 bit)."""
-    return "P" if type_name == "pred" else CLASS_BY_BYTES.get(TYPE_BYTES[type_name], "Q")
+_CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D", 16: "Q"}
+"""Classes of rows but "P", that of predicates: H (16 bit), W (32 bit), D (64 bit), Q (not emulated)."""
 
 
 def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
@@ -62,12 +58,26 @@ SlotAllocation = tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
 def allocate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
     """Rows that registers share which are never live together."""
     span, early = find_lifetimes(blocks)
+    return *_assign_rows(span, types), early
+
+
+def allocate_separate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
+    """As `allocate_slots`, but with a row for each register: faster, with more memory; none is early."""
+    code = (one for block in blocks for one in block.instructions)
+    names = (name for one in code for name in one.reads + one.writes)
+    return *_assign_rows(dict.fromkeys(names, (0, 0)), types), set()
+
+
+def _assign_rows(
+    span: dict[str, tuple[int, int]], types: dict[str, str]
+) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
+    """Class and row of each register, from the places between which it is live; the rows of each class."""
     free: dict[str, list[int]] = {}
     busy: dict[str, list[tuple[int, int]]] = {}
     count: Counter[str] = Counter()
     place: dict[str, tuple[str, int]] = {}
     for name, (first, last) in sorted(span.items(), key=lambda item: item[1]):
-        kind = find_register_class(types[name])
+        kind = "P" if types[name] == "pred" else _CLASS_BY_BYTES[TYPE_BYTES[types[name]]]
         spare, live = free.setdefault(kind, []), busy.setdefault(kind, [])
         while live and live[0][0] < first:
             heappush(spare, heappop(live)[1])
@@ -75,19 +85,7 @@ def allocate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation
         count[kind] = max(count[kind], slot + 1)
         place[name] = (kind, slot)
         heappush(live, (last, slot))
-    return place, count, early
-
-
-def allocate_separate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
-    """As `allocate_slots`, but with a row for each register: faster, with more memory; none is early."""
-    count: Counter[str] = Counter()
-    place: dict[str, tuple[str, int]] = {}
-    code = (one for block in blocks for one in block.instructions)
-    for name in dict.fromkeys(name for one in code for name in one.reads + one.writes):
-        kind = find_register_class(types[name])
-        place[name] = (kind, count[kind])
-        count[kind] += 1
-    return place, count, set()
+    return place, count
 
 
 SlotAllocator = Callable[[list[Block], dict[str, str]], SlotAllocation]

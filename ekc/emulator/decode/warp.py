@@ -39,11 +39,6 @@ def write_vote(w: BlockWriter) -> None:
     w.put_value(w.dst, "b32" if mode == "ballot" else "pred", f"vote({mode!r}, {args}, {w.mask})")
 
 
-def write_activemask(w: BlockWriter) -> None:
-    """`activemask`."""
-    w.put_value(w.dst, "b32", f"vote('ballot', TRUE, ALL32, {w.mask})")
-
-
 def write_redux(w: BlockWriter) -> None:
     """`redux.sync`."""
     if w.kind[0] == "f":
@@ -139,7 +134,6 @@ def _parse_immediates(
 WARP_WRITERS: dict[str, Writer] = {
     "shfl": write_shuffle,
     "vote": write_vote,
-    "activemask": write_activemask,
     "redux": write_redux,
     "match": write_match,
     "mma": write_mma,

@@ -141,10 +141,6 @@ class LoggedAccess:
         """The numbers of the cells that the access touches: a row for each lane."""
         return list_cells(self.site, self.probe, self.offset, cell_bytes)
 
-    def list_contents(self, cell_bytes: int) -> Any:
-        """The values that a write puts into its cells: a row for each lane."""
-        return list_cell_contents(self.site, self.probe, self.values, cell_bytes)
-
     def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether the addresses overlap with one of these ranges, given as [low, high)."""
         low, high = self.low, self.high
@@ -249,28 +245,32 @@ class RaceDetector:
         """Report races at some of the cells that several lanes accessed."""
         columns = []
         for entry in entries:
-            mine, lanes = entry.list_cells(size), entry.probe.lane_numbers(self.all_lanes)
-            at, column = np.nonzero(np.isin(mine, places))
-            warp = self.lane_warps[lanes[at]]
-            epochs, kinds = entry.clock.epoch[warp], np.full(at.size, _KIND_CODES[entry.kind])
-            # Only writes have values.
-            values = entry.list_contents(size)[at, column] if entry.kind == "write" else np.zeros(at.size)
-            columns.append((mine[at, column], lanes[at], warp, epochs, kinds, values.astype(np.uint64)))
+            cells, lanes, values = self._list_accesses(entry, places, size)
+            warp = self.lane_warps[lanes]
+            kinds = np.full(cells.size, _KIND_CODES[entry.kind])
+            columns.append((cells, lanes, warp, entry.clock.epoch[warp], kinds, values))
         conflicts = _find_cells_in_conflict(columns, kind)
         # One group of cells with a race is enough. A bar.warp.sync of some lanes may order a whole group.
         for start in range(0, conflicts.size, _REPORTED_TOGETHER):
             if self._report_places(entries, conflicts[start : start + _REPORTED_TOGETHER], size):
                 return
 
+    def _list_accesses(self, entry: LoggedAccess, places: Index, cell_bytes: int) -> tuple[Any, Any, Any]:
+        """Cells, lanes and values of an access to some of these cells; only writes have values."""
+        mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
+        at, column = np.nonzero(np.isin(mine, places))
+        values = np.zeros(at.size)
+        if entry.kind == "write":
+            values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
+        return mine[at, column], lanes[at], values.astype(np.uint64)
+
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
         """Report one race at each cell, if its accesses have one; returns whether any was reported."""
         accesses_by_cell: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
-            mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
-            values = None if entry.kind != "write" else entry.list_contents(cell_bytes)
-            for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
-                value = None if values is None else int(values[at, k])
-                accesses_by_cell[int(mine[at, k])].append((entry, int(lanes[at]), value))
+            columns = (column.tolist() for column in self._list_accesses(entry, places, cell_bytes))
+            for cell, lane, value in zip(*columns, strict=True):
+                accesses_by_cell[cell].append((entry, lane, value))
         are_reported = [self._report_pair(accesses) for accesses in accesses_by_cell.values()]
         return any(are_reported)
 

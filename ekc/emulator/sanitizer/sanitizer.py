@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ekc.emulator.block_conflicts import BlockConflicts, GlobalAccess
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
 from ekc.emulator.report import LaneFindings
-from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, GlobalAccess, ReadOnlyCache
 from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
@@ -25,12 +25,10 @@ class Sanitizer:
         batch: LaneState,
         pending_copies: PendingCopies,
         block_conflicts: BlockConflicts,
-        read_only_cache: ReadOnlyCache | None,
         has_wgmma: bool,
     ) -> None:
         geometry = batch.geometry
-        self.batch, self.pending_copies = batch, pending_copies
-        self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
+        self.batch, self.pending_copies, self.block_conflicts = batch, pending_copies, block_conflicts
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {n: WrittenBytes(space, batch.findings) for n, space in spaces.items()}
         self.races = RaceDetector(batch)
@@ -41,22 +39,16 @@ class Sanitizer:
             self.warpgroups = WarpgroupCheck(batch, self.races, shadow, pending_copies)
 
     def _make_global_access(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
+        """The access, for which the marks are extended to all global memory that is loaded."""
+        self.block_conflicts.resize(probe.space.bytes.size)
         blocks = self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
         return GlobalAccess(site, probe, offset, blocks, self.batch.findings)
 
-    def _resize_marks(self, probe: AddressProbe) -> None:
-        """Extend the marks to all global memory that is loaded."""
-        for marks in (self.block_conflicts, self.read_only_cache):
-            if marks is not None:
-                marks.resize(probe.space.bytes.size)
-
     def _check_global_change(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
         """Global memory is about to change, by the access that is returned."""
-        self._resize_marks(probe)
         self._check_read_only(site, probe, offset)
         access = self._make_global_access(site, probe, offset)
-        if self.read_only_cache is not None:
-            self.read_only_cache.check_change(access)
+        self.block_conflicts.check_change(access)
         return access
 
     def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
@@ -64,10 +56,8 @@ class Sanitizer:
         kind = probe.space.kind
         if kind == "global":
             if not self._is_inside(site, probe, offset, writable=False):
-                self._resize_marks(probe)
                 access = self._make_global_access(site, probe, offset)
-                if self.read_only_cache is not None:
-                    self.read_only_cache.check_load(access)
+                self.block_conflicts.check_cached_load(access)
                 self.block_conflicts.check_load(access)
             return
         self.written_bytes[kind].check_load(site, probe, offset)

@@ -111,7 +111,7 @@ class _Walk:
             return [_Edge(end.targets[0], stays)] if stays else []
         sides = zip(end.targets, (True, False), strict=True)
         if taken is None:
-            return [_Edge(target, path.choose_side(number, side)) for target, side in sides]
+            return [_Edge(target, Path(path.lanes, path.sides | {(number, side)})) for target, side in sides]
         paths = [(target, path.narrow(taken if side else taken ^ True)) for target, side in sides]
         return [_Edge(target, one) for target, one in paths if one]
 

@@ -253,10 +253,6 @@ class Path:
             return self
         return Path(self.lanes.any(axis=tuple(range(self.lanes.ndim - 2))), self.sides)
 
-    def choose_side(self, block: int, is_taken: bool) -> Path:
-        """The path on one side of a branch on unknown data."""
-        return Path(self.lanes, self.sides | {(block, is_taken)})
-
 
 def join_paths(paths: Iterable[Path]) -> Path:
     """The path of the threads of several ones, where these meet."""

@@ -53,7 +53,12 @@ class ControlFlowGraph:
         loops = [_build_loop(header, {p for p, n in back if n == header}, prior) for header in headers]
         for loop in loops:
             if loop.header != order[0] and order[0] in loop.body:
-                raise _refuse_loop(kernel, blocks[loop.header])
+                # The entry of the kernel leads to a latch without passing the header.
+                block = blocks[loop.header]
+                raise EkcError(
+                    f"PTX of {kernel!r}: the loop at {block.label} (line {block.line}) has two entries "
+                    "and cannot be counted; use plain for loops"
+                )
             if len(loop.latches) > 1 and loop.header not in single_loop_headers:
                 split = _split_header(blocks, loop.header, _find_inner_latch(loop, prior))
                 return cls.from_blocks(kernel, split, single_loop_headers)
@@ -86,15 +91,6 @@ def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
             visited.add(following)
             path.append((following, iter(blocks[following].exit.targets)))
     return tuple(reversed(finished))
-
-
-def _refuse_loop(kernel: str, header: Block) -> EkcError:
-    """The error for a loop that control enters elsewhere too: the entry of the kernel leads to its latches
-    without passing its header."""
-    return EkcError(
-        f"PTX of {kernel!r}: the loop at {header.label} (line {header.line}) has two entries "
-        "and cannot be counted; use plain for loops"
-    )
 
 
 def _find_inner_latch(loop: NaturalLoop, prior: Mapping[int, Sequence[int]]) -> int:

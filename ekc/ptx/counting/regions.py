@@ -118,7 +118,9 @@ class _TripSlice:
         while True:
             needed = self._close(needed)
             blocked = [
-                n for n, (_, content) in passed.items() if not needed.isdisjoint(self._list_written(content))
+                n
+                for n, (_, content) in passed.items()
+                if any(x.target in needed for b in self._list_blocks(content) for x in self._steps[b])
             ]
             if not blocked:
                 break
@@ -173,9 +175,6 @@ class _TripSlice:
         return [
             n for item in items for n in (self._children[item].blocks if item in self._children else (item,))
         ]
-
-    def _list_written(self, items: Iterable[int]) -> set[str]:
-        return {step.target for n in self._list_blocks(items) for step in self._steps[n]}
 
 
 def _find_live(graph: ControlFlowGraph, steps: Steps) -> dict[int, set[str]]:

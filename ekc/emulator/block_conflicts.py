@@ -66,12 +66,25 @@ class GlobalAccess:
         self.report("block-conflict", is_bad, message, hint)
 
 
-class CellMarks:
-    """Marks for every cell of global memory, by name, each made when it is first needed."""
+class BlockConflicts:
+    """Marks for every cell of global memory, by name, each made when it is first needed.
 
-    def __init__(self, size: int, cell_bytes: int) -> None:
+    The block that "wrote" it, "read" it, and "changed" it by an atomic. Blocks are numbered from 1; 0 is no
+    block, -1 several. Atomics that are not in `_CHECKED_ATOMICS` also leave the mark "changed unchecked": no
+    other block may read there.
+
+    Whether it was "cached" by `ld.global.nc`, and "replaced" by a store or an atomic: a thread must not even
+    read its own writes through the read-only cache."""
+
+    def __init__(self, size: int, cell_bytes: int, has_fences: bool, has_cached_loads: bool) -> None:
         self.cell_bytes, self.cell_count = cell_bytes, size // cell_bytes + 1
         self.marks: dict[str, NDArray[np.int32]] = {}
+        self.has_fences, self.has_cached_loads = has_fences, has_cached_loads
+        """Whether the kernel has fences, which may order blocks; then reads are not judged. Whether it has
+        loads through the read-only cache."""
+        self.synchronized_blocks = np.zeros(0, np.int32)
+        """Blocks that did an atomic in a kernel with fences. They may know that all others are done, as the
+        last block to arrive does, which resets the counter."""
 
     def make_marks(self, name: str) -> NDArray[np.int32]:
         """The marks of this name; zeros at first."""
@@ -85,21 +98,6 @@ class CellMarks:
         if count > self.cell_count:
             self.cell_count = count
             self.marks = {name: grow_array(marks, count) for name, marks in self.marks.items()}
-
-
-class BlockConflicts(CellMarks):
-    """For every cell of global memory, the block that "wrote" it, "read" it, and "changed" it by an atomic.
-
-    Blocks are numbered from 1; 0 is no block, -1 several. Atomics that are not in `_CHECKED_ATOMICS` also
-    leave the mark "changed unchecked": no other block may read there."""
-
-    def __init__(self, size: int, cell_bytes: int, has_fences: bool) -> None:
-        super().__init__(size, cell_bytes)
-        self.has_fences = has_fences
-        """Whether the kernel has fences, which may order blocks; then reads are not judged."""
-        self.synchronized_blocks = np.zeros(0, np.int32)
-        """Blocks that did an atomic in a kernel with fences. They may know that all others are done, as the
-        last block to arrive does, which resets the counter."""
 
     def _report_rival(
         self, access: GlobalAccess, cells: Index, names: Sequence[str], what: str, is_judged: Any = True
@@ -173,22 +171,17 @@ class BlockConflicts(CellMarks):
             hint = "Two threads share an index: only one of the values stays."
             access.report("global-race", changed, f"{other} to the same place of global memory", hint)
 
-
-class ReadOnlyCache(CellMarks):
-    """For every cell of global memory, whether it was changed, and whether it was read by `ld.global.nc`.
-
-    A thread must not even read its own writes that way."""
-
-    def check_load(self, access: GlobalAccess) -> None:
-        """Record a load through this cache; a finding if the launch changed the cell."""
+    def check_cached_load(self, access: GlobalAccess) -> None:
+        """Record a load through the read-only cache; a finding if the launch changed the cell."""
         if "nc" in access.site.instruction.parts:
-            self._mark_cells(access, "read", "changed", "what the launch wrote")
+            self._mark_cached_cells(access, "cached", "replaced", "what the launch wrote")
 
     def check_change(self, access: GlobalAccess) -> None:
-        """Record a store or an atomic; a finding if the cell was read through this cache."""
-        self._mark_cells(access, "changed", "read", "what the launch writes")
+        """Record a store or an atomic; a finding if the cell was read through the read-only cache."""
+        if self.has_cached_loads:
+            self._mark_cached_cells(access, "replaced", "cached", "what the launch writes")
 
-    def _mark_cells(self, access: GlobalAccess, own: str, other: str, what: str) -> None:
+    def _mark_cached_cells(self, access: GlobalAccess, own: str, other: str, what: str) -> None:
         cells = list_cells(access.site, access.probe, access.offset, self.cell_bytes)
         self.make_marks(own)[cells] = 1
         bad = self.make_marks(other).take(cells).any(axis=1)
