@@ -95,11 +95,11 @@ class _EfficiencyTrace(AddressTrace):
 
 
 def _summarize_sites(trace: AddressTrace, line: int, sites: list[Site]) -> MemoryEfficiency:
-    access, one = trace.memory_unit, sites[0]
+    access, counts, one = trace.memory_unit, trace.plan.counts, sites[0]
     assert isinstance(access, _EfficiencyMemoryUnit)
-    requests = sum(access.requests[site.number] for site in sites)
-    space, _ = trace.notes.first_access[one.number]
-    passes = access.wavefronts if space == "shared" else access.sectors
+    requests = sum(counts.requests[site.number] for site in sites)
+    space, _ = access.first_access[one.number]
+    passes = counts.wavefronts if space == "shared" else counts.sectors
     return MemoryEfficiency(
         line=line,
         space=space,
@@ -107,5 +107,5 @@ def _summarize_sites(trace: AddressTrace, line: int, sites: list[Site]) -> Memor
         bytes_per_lane=one.bytes_per_lane,
         units_taken=sum(passes[site.number] for site in sites) / requests,
         units_needed=sum(access.units_needed[site.number] for site in sites) / requests,
-        conflicts=sum(access.conflicts[site.number] for site in sites) / requests,
+        conflicts=sum(counts.conflicts[site.number] for site in sites) / requests,
     )

@@ -83,10 +83,8 @@ def execute_blocks(ptx: str, launch: KernelStart, blocks: Iterable[int]) -> Bloc
     code = _slice_launch(ptx, launch)
     may_wait = code.address_reads or code.loop_reads
     trace = _run_slice(_WaitingTrace if may_wait else _ExecutionTrace, ptx, launch, code, blocks)
-    warps = len(trace.warp_starts)
-    runs_by_first = {
-        block.instructions[0]: trace.warp_runs[block.number] / warps for block in trace.decoded.blocks
-    }
+    warps, runs = len(trace.warp_starts), trace.plan.counts.warp_runs
+    runs_by_first = {block.instructions[0]: runs[block.number] / warps for block in trace.decoded.blocks}
     runs = [(one, runs_by_first[first]) for first, members in code.members.items() for one in members]
     touched = trace.measure_touched()
     trace.close()

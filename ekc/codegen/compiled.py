@@ -105,8 +105,7 @@ _LEADING_COMMENTS = re.compile(r"\A(?:\s+|//[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOT
 
 def digest_kernel(kernel: CompiledKernel) -> str:
     """SHA-256 of the CUDA text without its leading comments, or of the cubin if there is no more text."""
-    text = _strip_comments(kernel.cuda_source)
-    return _hash_sha256(text) if text else _hash_sha256(kernel.cubin)
+    return _hash_sha256(_strip_comments(kernel.cuda_source) or kernel.cubin)
 
 
 def identify_kernel(kernel: CompiledKernel) -> str:

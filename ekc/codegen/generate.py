@@ -106,7 +106,8 @@ def format_header(schedule: Schedule) -> list[str]:
 def _make_launch(kernel: LaunchTree, name: str) -> Launch:
     grid = tuple(int(kernel.find_level_extent(f"block.{d}")) for d in "xyz")
     block = tuple(int(kernel.find_level_extent(f"thread.{d}")) for d in "xyz")
-    arguments = _list_arguments(kernel)
+    # The tensors that it reads, in order of appearance, and the one that it writes.
+    arguments = (*find_global_reads(kernel.nest), kernel.nest.output.name)
     return Launch(
         name=name,
         grid=(grid[0], grid[1], grid[2]),
@@ -116,11 +117,6 @@ def _make_launch(kernel: LaunchTree, name: str) -> Launch:
         argument_bytes=tuple(kernel.tensors[name].bytes for name in arguments),
         footprints=list_footprints(kernel),
     )
-
-
-def _list_arguments(kernel: LaunchTree) -> tuple[str, ...]:
-    """The tensors a kernel reads, in order of appearance, and the one it writes."""
-    return (*find_global_reads(kernel.nest), kernel.nest.output.name)
 
 
 def _build_kernel_values(kernel: LaunchTree, launch: Launch) -> dict[str, Any]:

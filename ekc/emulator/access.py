@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,9 @@ from ekc.emulator.memory import (
     AddressProbe,
     Index,
     gather,
-    gather_into,
     scatter,
 )
-from ekc.emulator.sanitizer.sanitizer import BoundsCheck, Sanitizer
+from ekc.emulator.sanitizer.sanitizer import Sanitizer, drop_bad_lanes
 
 Mask = NDArray[np.bool_] | None
 Probes = AddressProbe | tuple[AddressProbe, ...]
@@ -34,10 +34,10 @@ class AddressPattern:
     def __init__(self, probe: AddressProbe) -> None:
         self.address = probe.address
         self.active_lanes = probe.act
-        self.counts: dict[tuple[int, int], tuple[int, int]] = {}
+        self.counts: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """Requests, and their passes (or sectors) and conflicts."""
         self.checked_loads: set[tuple[int, int, tuple[bool, ...]]] = set()
         self.marked_stores: set[tuple[int, int]] = set()
-        self.requests = 0
 
     def find_shift(self, probe: AddressProbe) -> int | None:
         """The constant by which the addresses of a probe differ from these; None where they do not."""
@@ -55,18 +55,9 @@ class MemoryUnit:
 
     def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
         self.batch, self.sanitizer = batch, sanitizer
-        self.bounds_check = BoundsCheck(batch.findings)
         self.patterns: dict[tuple[int, str], list[AddressPattern]] = {}
         self.lane_warps = batch.lane_warps
-        count = len(batch.decoded.context.sites) + 1
-        self.requests, self.sectors, self.wavefronts = [0] * count, [0] * count, [0] * count
-        self.conflicts, self.bytes = [0] * count, [0] * count
-
-    def add_site_counters(self) -> None:
-        """Add counters for the sites that masked functions brought."""
-        more = len(self.batch.decoded.context.sites) + 1 - len(self.requests)
-        for table in (self.requests, self.sectors, self.wavefronts, self.conflicts, self.bytes):
-            table.extend([0] * more)
+        self.counts = batch.plan.counts
 
     # -- probes ---------------------------------------------------------------------------------
     def probe(self, space: str, row: Any, mask: Mask, line: int) -> Probes:
@@ -130,38 +121,59 @@ class MemoryUnit:
         is_aligned = not (probe.bits | offset) & (site.bytes_per_lane - 1)
         if is_aligned and (fits or space.find_allocation(low, high + least)):
             return probe, offset
-        reports = self.batch.is_sanitized
-        return self.bounds_check.drop_bad_lanes(site, probe, offset, reports, needed_bytes), 0
+        findings = self.batch.findings if self.batch.is_sanitized else None
+        return drop_bad_lanes(findings, site, probe, offset, needed_bytes), 0
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count one request for every warp with active lanes."""
         number, pattern = site.number, probe.pattern
         lanes = probe.lane_numbers(self.batch.all_lanes)
-        self.bytes[number] += site.bytes_per_lane * lanes.size
+        self.counts.bytes[number] += site.bytes_per_lane * lanes.size
         shared = probe.space.kind == "shared"
         key = (site.bytes_per_lane, (probe.shift + offset) % (WORD_BYTES if shared else 32))
         counts = pattern.counts.get(key) if pattern else None
         if counts is None:
-            warps = self.lane_warps[lanes]
-            requests = int(np.count_nonzero(warps[1:] != warps[:-1])) + 1
-            if shared:
-                counts = count_wavefronts(probe.address + offset, warps, site.bytes_per_lane)
-            elif probe.space.kind == "global":
-                counts = (count_sectors(probe.address + offset, warps, site.bytes_per_lane), 0)
-            else:
-                counts = (0, 0)
+            counts = self._measure_requests(site, probe, offset, self.lane_warps[lanes])
             if pattern:
-                pattern.counts[key], pattern.requests = counts, requests
-        else:
-            requests = pattern.requests
-        self.requests[number] += requests
-        if shared:
-            self.wavefronts[number] += counts[0]
-            self.conflicts[number] += counts[1]
-        else:
-            self.sectors[number] += counts[0]
+                pattern.counts[key] = counts
+        requests, passes, conflicts = counts
+        self.counts.requests[number] += requests
+        self.counts.conflicts[number] += conflicts
+        of_space = self.counts.wavefronts if shared else self.counts.sectors
+        of_space[number] += passes
+
+    def _measure_requests(
+        self, site: Site, probe: AddressProbe, offset: int, warps: Index
+    ) -> tuple[int, int, int]:
+        """Requests of these warps, and their wavefronts and conflicts (shared), or sectors and 0 (global)."""
+        requests = int(np.count_nonzero(warps[1:] != warps[:-1])) + 1
+        access = probe.address + offset, warps, site.bytes_per_lane
+        if probe.space.kind == "shared":
+            return requests, *count_wavefronts(*access)
+        return requests, count_sectors(*access) if probe.space.kind == "global" else 0, 0
 
     # -- data -----------------------------------------------------------------------------------
+    def _start_accesses(
+        self,
+        site_number: int,
+        probes: Probes,
+        offset: int,
+        needed_bytes: Any = None,
+        targets: Iterable[Any] = (),
+    ) -> Iterator[tuple[Site, AddressProbe, int]]:
+        """Check and count an access in each address space that it touches; yields those of valid lanes.
+
+        `targets` become zero where the access is invalid."""
+        site = self.batch.sites[site_number]
+        for given in probes if isinstance(probes, tuple) else (probes,):
+            probe, at = self.check_bounds(site, given, offset, needed_bytes)
+            for target in targets if probe is not given else ():
+                if target is not None:
+                    target[slice(None) if given.act is None else given.act] = 0
+            if probe.address.size:
+                self.count_requests(site, probe, at)
+                yield site, *probe.space.make_resident(probe, at)
+
     def load(
         self,
         site_number: int,
@@ -171,57 +183,30 @@ class MemoryUnit:
         needed_bytes: Any = None,
     ) -> None:
         """Load elements into register rows. `needed_bytes`: bytes that each lane needs, if not all."""
-        if isinstance(probes, tuple):
-            for one in probes:
-                self.load(site_number, one, offset, targets)
-            return
-        site = self.batch.sites[site_number]
-        probe, at = self.check_bounds(site, probes, offset, needed_bytes)
-        if probe is not probes:
-            self._zero_targets(probes, targets)
-        if not probe.address.size:
-            return
-        self.count_requests(site, probe, at)
-        probe, at = probe.space.make_resident(probe, at)
-        if self.sanitizer is not None:
-            self.sanitizer.check_load(site, probe, at)
-        size = int(site.dtype_code[1])
-        for k, target in enumerate(targets):
-            if target is None:
-                continue
-            if probe.act is not None:
-                target[probe.act] = gather(probe, site.dtype_code, at + k * size)
-            elif target.itemsize == size:
-                gather_into(probe, site.dtype_code, at + k * size, target)
-            else:
-                np.copyto(target, gather(probe, site.dtype_code, at + k * size))
-
-    def _zero_targets(self, probe: AddressProbe, targets: tuple[Any, ...]) -> None:
-        """Set the results of an invalid load to zero."""
-        for target in targets:
-            if target is not None:
-                target[slice(None) if probe.act is None else probe.act] = 0
+        for site, probe, at in self._start_accesses(site_number, probes, offset, needed_bytes, targets):
+            if self.sanitizer is not None:
+                self.sanitizer.check_load(site, probe, at)
+            size = int(site.dtype_code[1])
+            for k, target in enumerate(targets):
+                if target is None:
+                    continue
+                if probe.act is not None:
+                    target[probe.act] = gather(probe, site.dtype_code, at + k * size)
+                elif target.itemsize == size:
+                    gather(probe, site.dtype_code, at + k * size, out=target)
+                else:
+                    np.copyto(target, gather(probe, site.dtype_code, at + k * size))
 
     def store(self, site_number: int, probes: Probes, offset: int, values: tuple[Any, ...]) -> None:
         """Store register rows, or one value for all lanes."""
-        if isinstance(probes, tuple):
-            for one in probes:
-                self.store(site_number, one, offset, values)
-            return
-        site = self.batch.sites[site_number]
-        probe, at = self.check_bounds(site, probes, offset)
-        if not probe.address.size:
-            return
-        self.count_requests(site, probe, at)
-        probe, at = probe.space.make_resident(probe, at)
-        own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
-        size = int(site.dtype_code[1])
-        if self.sanitizer is not None:
-            self.sanitizer.check_store(site, probe, at, own)
-        for k, value in enumerate(own):
-            scatter(probe, site.dtype_code, at + k * size, value)
-        if self.sanitizer is not None:
-            self.sanitizer.record_store(site, probe, at, own)
+        for site, probe, at in self._start_accesses(site_number, probes, offset):
+            own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
+            if self.sanitizer is not None:
+                self.sanitizer.check_store(site, probe, at, own)
+            for k, value in enumerate(own):
+                scatter(probe, site.dtype_code, at + k * int(site.dtype_code[1]), value)
+            if self.sanitizer is not None:
+                self.sanitizer.record_store(site, probe, at, own)
 
     def atomic(
         self,
@@ -234,20 +219,11 @@ class MemoryUnit:
         target: Any,
     ) -> None:
         """Run an atomic operation, lane after lane; `target` gets the old values."""
-        if isinstance(probes, tuple):
-            for one in probes:
-                self.atomic(site_number, one, offset, operation, type_name, values, target)
-            return
-        site = self.batch.sites[site_number]
-        probe, at = self.check_bounds(site, probes, offset)
-        if not probe.address.size:
-            return
-        self.count_requests(site, probe, at)
-        probe, at = probe.space.make_resident(probe, at)
-        lanes = probe.lane_numbers(self.batch.all_lanes)
-        own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
-        if self.sanitizer is not None:
-            self.sanitizer.check_atomic(site, probe, at)
-        old = memory.apply_atomic(probe, at, operation, type_name, own)
-        if target is not None:
-            target[lanes] = old
+        for site, probe, at in self._start_accesses(site_number, probes, offset):
+            lanes = probe.lane_numbers(self.batch.all_lanes)
+            own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
+            if self.sanitizer is not None:
+                self.sanitizer.check_atomic(site, probe, at)
+            old = memory.apply_atomic(probe, at, operation, type_name, own)
+            if target is not None:
+                target[lanes] = old

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +21,10 @@ from ekc.emulator.counters import count_wavefronts, sort_unique
 from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel, allocate_separate_slots, decode_kernel
 from ekc.emulator.geometry import Shape
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
 from ekc.emulator.plan import LaunchPlan
+from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.ptx.address_slice import slice_addresses
 from ekc.ptx.cfg import Block, find_loop_ranges
 from ekc.ptx.parser import parse_module
@@ -84,7 +86,7 @@ def survey_accesses(
     """
     decoded = decode_address_slice(ptx, kernel_name)
     trace = run_trace(AddressTrace, decoded, grid, block, arguments, dynamic_shared, blocks)
-    survey = AccessSurvey(tuple(_profile_accesses(trace)), trace.notes.count_live_lines())
+    survey = AccessSurvey(tuple(_profile_accesses(trace)), get_notes(trace).count_live_lines())
     trace.close()
     return survey
 
@@ -112,16 +114,9 @@ def decode_address_slice(ptx: str, name: str) -> DecodedKernel:
     return decode_kernel(replace(module, kernels=kernels), name, allocate_separate_slots)
 
 
-@dataclass(frozen=True)
-class _LoopExit:
-    """A branch that may leave a loop: the loop's first block, and whether the taken branch leaves it."""
-
-    header: int
-    leaves_when_taken: bool
-
-
-def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
-    """Block -> innermost loop that its branch may leave."""
+def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, tuple[int, bool]]:
+    """Block -> first block of the innermost loop that its branch may leave, and whether the taken branch
+    does."""
     ends = dict(find_loop_ranges((one.number, target) for one in blocks for target in one.exit.targets))
     exits = {}
     for one in blocks:
@@ -131,37 +126,36 @@ def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, _LoopExit]:
         for header in around:
             inside = [header <= target <= ends[header] for target in one.exit.targets]
             if inside[0] != inside[1]:
-                exits[one.number] = _LoopExit(header, leaves_when_taken=not inside[0])
+                exits[one.number] = header, not inside[0]
                 break
     return exits
 
 
-@dataclass
-class _TraceNotes:
-    """Notes about the accesses of a trace."""
+class TracingMemoryUnit(MemoryUnit):
+    """A memory unit that also notes each access."""
 
-    read_lines: list[NDArray[np.int64]] = field(default_factory=list)
-    first_access: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Site number -> address space and one address."""
-    l1_passes: Counter[int] = field(default_factory=Counter)
-    """Site number -> passes through L1."""
-    line_cache: dict[tuple[Any, int, int], tuple[int, NDArray[np.int64], int]] = field(default_factory=dict)
-    """(pattern, width, place in a line) -> (passes, lines, shift of the pattern when they were found)."""
-    block_count: int = 1
-    warps_per_block: int = 1
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        super().__init__(batch, sanitizer)
+        self.read_lines: list[NDArray[np.int64]] = []
+        self.first_access: dict[int, tuple[str, int]] = {}
+        """Site number -> address space and one address."""
+        self.l1_passes: Counter[int] = Counter()
+        """Site number -> passes through L1."""
+        self.line_cache: dict[tuple[Any, int, int], tuple[int, NDArray[np.int64], int]] = {}
+        """(pattern, width, place in a line) -> (passes, lines, shift of the pattern when they were found)."""
 
-    def record_access(self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]) -> None:
-        """Note an access of the active lanes; `warps`: the warp of each lane."""
+    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
+        """Count a request, and note its addresses."""
+        super().count_requests(site, probe, offset)
         self.first_access.setdefault(site.number, (probe.space.kind, probe.low + offset))
         if probe.space.kind == "global":
-            passes, lines = self._find_lines(site, probe, offset, warps)
+            passes, lines = self._find_lines(site, probe, offset)
             self.l1_passes[site.number] += passes
             if site.action == "load":
-                self.record_lines(lines)
+                blocks = (lines >> _WARP_SHIFT) // self.batch.geometry.warps_per_block
+                self.read_lines.append((blocks << _WARP_SHIFT) + (lines & ((1 << _WARP_SHIFT) - 1)))
 
-    def _find_lines(
-        self, site: Site, probe: AddressProbe, offset: int, warps: NDArray[Any]
-    ) -> tuple[int, NDArray[np.int64]]:
+    def _find_lines(self, site: Site, probe: AddressProbe, offset: int) -> tuple[int, NDArray[np.int64]]:
         """Passes through L1, and the lines touched, each with its warp's number above `_WARP_SHIFT` bits.
 
         Both are cached for addresses that differ by a constant and have the same place in their lines."""
@@ -169,7 +163,7 @@ class _TraceNotes:
         key = (probe.pattern, site.bytes_per_lane, at & ((1 << _LINE_BITS) - 1))
         cached = self.line_cache.get(key) if probe.pattern else None
         if cached is None:
-            address, own = probe.address + offset, warps if probe.act is None else warps[probe.act]
+            address, own = probe.address + offset, self.lane_warps[probe.lane_numbers(self.batch.all_lanes)]
             lines = sort_unique((own.astype(np.int64) << _WARP_SHIFT) + (address >> _LINE_BITS))
             # A pass returns one register a lane, and L1 does not pack equal neighbours as shared memory does.
             least = len(sort_unique(own)) * max(1, site.bytes_per_lane // 4)
@@ -178,28 +172,12 @@ class _TraceNotes:
         passes, lines, before = cached
         return passes, lines + ((at - before) >> _LINE_BITS)
 
-    def record_lines(self, lines: NDArray[np.int64]) -> None:
-        """Note lines that warps load, each with its warp's number above `_WARP_SHIFT` bits."""
-        blocks = (lines >> _WARP_SHIFT) // self.warps_per_block
-        self.read_lines.append((blocks << _WARP_SHIFT) + (lines & ((1 << _WARP_SHIFT) - 1)))
-
     def count_live_lines(self) -> float:
         """Distinct lines read by more than one request, per block."""
         if not self.read_lines:
             return 0.0
         _, requests = np.unique(np.concatenate(self.read_lines), return_counts=True)
-        return int(np.count_nonzero(requests > 1)) / self.block_count
-
-
-class TracingMemoryUnit(MemoryUnit):
-    """A memory unit that also notes each access."""
-
-    def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
-        """Count a request, and note its addresses."""
-        super().count_requests(site, probe, offset)
-        batch = self.batch
-        assert isinstance(batch, AddressTrace)
-        batch.notes.record_access(site, probe, offset, self.lane_warps)
+        return int(np.count_nonzero(requests > 1)) / len(self.batch.geometry.block_ids)
 
 
 class AddressTrace(Batch):
@@ -208,10 +186,7 @@ class AddressTrace(Batch):
     memory_unit_type: type[MemoryUnit] = TracingMemoryUnit
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: NDArray[np.int64]) -> None:
-        self.notes = _TraceNotes()
         super().__init__(decoded, plan, ids)
-        self.notes.block_count = len(self.geometry.block_ids)
-        self.notes.warps_per_block = self.geometry.warps_per_block
         self.loop_exits = _find_loop_exits(decoded.blocks)
         self.visits = [0] * len(decoded.blocks)
 
@@ -220,10 +195,16 @@ class AddressTrace(Batch):
         self.visits[block.number] += 1
 
     def _evaluate_branch(self, block: Block) -> Any:
-        loop_exit = self.loop_exits.get(block.number)
-        if loop_exit is not None and self.visits[loop_exit.header] >= LOOP_TRIPS:
-            return np.full(self.all_lanes.size, loop_exit.leaves_when_taken)
+        header, leaves_when_taken = self.loop_exits.get(block.number, (None, False))
+        if header is not None and self.visits[header] >= LOOP_TRIPS:
+            return np.full(self.all_lanes.size, leaves_when_taken)
         return super()._evaluate_branch(block)
+
+
+def get_notes(trace: AddressTrace) -> TracingMemoryUnit:
+    """The memory unit of a trace that notes accesses."""
+    assert isinstance(trace.memory_unit, TracingMemoryUnit)
+    return trace.memory_unit
 
 
 def _profile_accesses(trace: AddressTrace) -> list[AccessProfile]:
@@ -239,16 +220,16 @@ def group_reached_sites(trace: AddressTrace) -> dict[tuple[int, str], list[Site]
     Products of warpgroups are left out: their accesses belong to no single lane."""
     groups: dict[tuple[int, str], list[Site]] = {}
     for site in trace.decoded.context.sites:
-        if trace.memory_unit.requests[site.number] and site.action != "product":
+        if trace.plan.counts.requests[site.number] and site.action != "product":
             groups.setdefault((site.instruction.line, site.action), []).append(site)
     return groups
 
 
 def _profile_access(trace: AddressTrace, sites: list[Site], block: int) -> AccessProfile:
-    access, one = trace.memory_unit, sites[0]
-    requests = sum(access.requests[site.number] for site in sites)
-    space, address = trace.notes.first_access[one.number]
-    passes = trace.notes.l1_passes if space == "global" else access.wavefronts
+    counts, notes, one = trace.plan.counts, get_notes(trace), sites[0]
+    requests = sum(counts.requests[site.number] for site in sites)
+    space, address = notes.first_access[one.number]
+    passes = notes.l1_passes if space == "global" else counts.wavefronts
     return AccessProfile(
         line=one.instruction.line,
         space=space,
@@ -256,7 +237,7 @@ def _profile_access(trace: AddressTrace, sites: list[Site], block: int) -> Acces
         is_atomic=one.action == "atom",
         argument_number=trace.plan.find_argument(address) if space == "global" else None,
         bytes_per_lane=one.bytes_per_lane,
-        requests=requests / trace.warp_runs[block],
-        sectors=sum(access.sectors[site.number] for site in sites) / requests,
+        requests=requests / counts.warp_runs[block],
+        sectors=sum(counts.sectors[site.number] for site in sites) / requests,
         wavefronts=sum(passes[site.number] for site in sites) / requests,
     )

@@ -32,7 +32,6 @@ class Barriers:
         self.expected_threads = np.zeros(lanes, np.int64)
         self.next_block = np.zeros(lanes, np.int32)
         self.waiting_line = np.zeros(lanes, np.int32)
-        self.passed_count = 0
         self.instruction_by_line: dict[int, Instruction] = {}
         self.arrived_lanes: dict[int, Any] = {}
         """Lanes that went through `bar.arrive`, by barrier."""
@@ -50,7 +49,7 @@ class Barriers:
         number, count, reduction = self._parse_operands(one)
         if not isinstance(number, Immediate) or count is not None or reduction or "arrive" in one.parts:
             return False
-        self.passed_count += self.block_count
+        self.batch.plan.counts.passed_barriers += self.block_count
         if self.sanitizer is not None:
             self.sanitizer.cross_barrier()
         return True
@@ -119,7 +118,7 @@ class Barriers:
 
     def _complete_barrier(self, lanes: Any, complete_blocks: Any, counted_blocks: Any, number: int) -> None:
         batch = self.batch
-        self.passed_count += int(np.count_nonzero(complete_blocks))
+        batch.plan.counts.passed_barriers += int(np.count_nonzero(complete_blocks))
         met = lanes | (complete_blocks & ~counted_blocks)[self.lane_blocks]
         if number in self.arrived_lanes:
             met |= self.arrived_lanes[number] & complete_blocks[self.lane_blocks]
@@ -218,9 +217,8 @@ class Barriers:
             total = np.bincount(self.lane_blocks, mine, self.block_count)
             target = one.operands[0]
             assert isinstance(target, Register)
-            kind, slot = self.batch.decoded.context.register_slots[target.name]
             result = votes if "popc" in one.parts else votes == total if "and" in one.parts else votes > 0
-            row = self.batch.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
+            row = self.batch.find_row(target)
             row[mine] = result[self.lane_blocks][mine].astype(row.dtype)
 
     def resolve_deadlock(self) -> None:

@@ -8,7 +8,6 @@ to by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from ekc.emulator.barriers import Barriers
 from ekc.emulator.cp_async import AsyncCopyUnit
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.functions import list_arithmetic_functions
-from ekc.emulator.geometry import DONE, WAITING, Geometry, WarpgroupLayout
-from ekc.emulator.lane_state import LaneFindings
+from ekc.emulator.geometry import DONE, WAITING
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics.warp import ballot
 from ekc.emulator.plan import LaunchPlan
 from ekc.emulator.sanitizer.in_flight import PendingCopies
@@ -29,7 +28,6 @@ from ekc.emulator.wgmma import WgmmaUnit
 from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
-from ekc.ptx.module import Immediate, Operand, Register
 from ekc.tables import count_nouns
 
 _BELOW_FLOAT32, _HALFWAY = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
@@ -104,27 +102,12 @@ def extend_namespace(batch: Batch) -> None:
 
 
 def _bind_address_rows(batch: Batch, namespace: dict[str, Any]) -> None:
-    for row, (code, symbol) in batch.decoded.context.address_rows.items():
+    for (code, symbol), row in batch.decoded.context.address_rows.items():
         if row not in namespace:
             namespace[row] = np.full(batch.all_lanes.size, batch.plan.resolve_address(symbol), code)
 
 
-@dataclass(frozen=True)
-class BatchCounts:
-    """Counts of a batch by block or by site; they hold no reference to the batch."""
-
-    lane_runs: list[int]
-    warp_runs: list[int]
-    requests: list[int]
-    sectors: list[int]
-    wavefronts: list[int]
-    conflicts: list[int]
-    bytes: list[int]
-    passed_barriers: int
-    divergent_branches: int
-
-
-class Batch:
+class Batch(LaneState):
     """The lanes of some blocks, with their registers, memory and program counters."""
 
     memory_unit_type: type[MemoryUnit] = MemoryUnit
@@ -133,42 +116,26 @@ class Batch:
     loop for what others write do not wait forever."""
 
     def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
-        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
-        self.sites = decoded.context.sites
-        self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
-        self.findings = LaneFindings(plan.findings, geometry)
-        self.warpgroup_layout = WarpgroupLayout(geometry)
-        self.all_lanes = np.arange(geometry.lane_count)
-        self.lane_warps = geometry.block_numbers() * geometry.warps_per_block
-        self.lane_warps += geometry.thread_numbers() // WARP_SIZE
+        super().__init__(decoded, plan, ids)
         self.warp_starts = np.flatnonzero(np.r_[True, self.lane_warps[1:] != self.lane_warps[:-1]])
-        self.spaces = plan.make_spaces(geometry)
-        self.shared_base = geometry.block_numbers() * plan.shared_stride
-        self.local_base = self.all_lanes * plan.local_stride
-        self.pc = np.zeros(geometry.lane_count, np.int32)
-        """The block that each lane runs next while lanes have diverged; or WAITING, or DONE."""
-        self.namespace: dict[str, Any] = {}
         self._make_units()
         self.namespace |= build_namespace(self)
         exec(decoded.code, self.namespace)
         count = len(decoded.blocks)
         self.unmasked_functions: list[Callable[[Any], None]] = [self.namespace[f"b{i}"] for i in range(count)]
         self.masked_functions: dict[int, Callable[[Any], None]] = {}
-        self.lane_runs, self.warp_runs = [0] * count, [0] * count
-        self.issued_instructions = 0
-        self.divergent_branches = 0
+        self.counts, self.issued_instructions = plan.counts, 0
 
     def _make_units(self) -> None:
         """The units that decoded text calls, and the checks that they call."""
         plan, pending_copies = self.plan, PendingCopies(self.findings)
         self.sanitizer: Sanitizer | None = None
         if plan.block_conflicts is not None:
-            conflicts, cache = plan.block_conflicts, plan.read_only_cache
-            self.sanitizer = Sanitizer(self, pending_copies, conflicts, cache, plan.has_wgmma)
+            self.sanitizer = Sanitizer(self, pending_copies, plan.block_conflicts, plan.has_wgmma)
         self.memory_unit = self.memory_unit_type(self, self.sanitizer)
         self.warp_unit = WarpUnit(self, self.memory_unit)
         self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)
-        self.wgmma_unit = WgmmaUnit(self, self.memory_unit, self.sanitizer)
+        self.wgmma_unit = WgmmaUnit(self, self.sanitizer)
         self.barriers = Barriers(self, self.sanitizer)
 
     def close(self) -> None:
@@ -176,12 +143,6 @@ class Batch:
         memory until the garbage collector runs."""
         self.namespace.clear()
         vars(self).clear()
-
-    def collect_counts(self) -> BatchCounts:
-        """The counts so far."""
-        unit, runs = self.memory_unit, (self.lane_runs, self.warp_runs)
-        accesses = unit.requests, unit.sectors, unit.wavefronts, unit.conflicts, unit.bytes
-        return BatchCounts(*runs, *accesses, self.barriers.passed_count, self.divergent_branches)
 
     # -- what decoded text calls ------------------------------------------------------------------
     def read_clock(self, dtype_code: str) -> Any:
@@ -193,12 +154,9 @@ class Batch:
         if not self.is_sanitized or is_written.all():
             return
         bad = ~is_written if mask is None else mask & ~is_written
-        if not bad.any():
-            return
-        one = self.sites[site_number].instruction
         message = f"reads register {register}, which was never set, in {count_nouns(int(bad.sum()), 'lane')}"
         hint = "Look for a variable or an accumulator without a first value."
-        self.findings.add("uninitialised", one, message, hint, int(np.flatnonzero(bad)[0]))
+        self.findings.add_first("uninitialised", self.sites[site_number].instruction, bad, message, hint)
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
         """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
@@ -213,9 +171,8 @@ class Batch:
         with np.errstate(all="ignore"):
             at: int | None = 0
             while at is not None:
-                at = self._run_converged(at)
-                if at is not None:
-                    at = self._run_diverged(at)
+                self._run_converged(at)
+                at = self._run_diverged()
         if self.sanitizer is not None:
             self.sanitizer.races.close_interval()
 
@@ -232,38 +189,28 @@ class Batch:
         one = block.exit.instruction or (block.code[0] if block.code else None)
         return one.line if one else 0
 
-    def _run_converged(self, block_number: int) -> int | None:
-        """Run all lanes together. Returns None when all are done, or the block where they diverge."""
+    def _run_converged(self, block_number: int) -> None:
+        """Run all lanes together, up to the block after which they diverge, wait or are done."""
         blocks, functions = self.decoded.blocks, self.unmasked_functions
         lanes, warps = self.all_lanes.size, len(self.warp_starts)
         while True:
             block = blocks[block_number]
             self._charge_budget(block)
-            self.lane_runs[block_number] += lanes
-            self.warp_runs[block_number] += warps
+            self.counts.lane_runs[block_number] += lanes
+            self.counts.warp_runs[block_number] += warps
             functions[block_number](None)
-            block_exit = block.exit
-            if block_exit.kind == "jump":
-                block_number = block_exit.targets[0]
-            elif block_exit.kind == "exit":
-                self._report_trap(block, self.all_lanes)
-                return None
-            elif block_exit.kind == "branch":
-                taken = self._evaluate_branch(block)
-                count = np.count_nonzero(taken)
-                if 0 < count < lanes:
-                    self._count_divergence(taken, None)
-                    self.pc = np.where(taken, block_exit.targets[0], block_exit.targets[1]).astype(np.int32)
-                    return block_number
-                block_number = block_exit.targets[0] if count else block_exit.targets[1]
-            elif block_exit.kind == "barrier" and self.barriers.pass_all_lanes(block):
-                block_number = block_exit.targets[0]
+            kind, targets = block.exit.kind, block.exit.targets
+            taken = np.count_nonzero(self._evaluate_branch(block)) if kind == "branch" else lanes
+            if kind in ("jump", "branch") and taken in (0, lanes):
+                block_number = targets[0] if taken else targets[1]
+            elif kind == "barrier" and self.barriers.pass_all_lanes(block):
+                block_number = targets[0]
             else:
                 self.pc = np.full(lanes, block_number, np.int32)
-                self._exit_block(block, None)
-                return block_number
+                self._exit_block(block, np.ones(lanes, np.bool_))
+                return
 
-    def _run_diverged(self, block_number: int) -> int | None:
+    def _run_diverged(self) -> int | None:
         """Run diverged lanes, lowest block first, up to the block where all converge, or the end (None)."""
         turn = 0
         while True:
@@ -282,8 +229,9 @@ class Batch:
             low, mask = self._select_ready(low, mask)
             block = self.decoded.blocks[low]
             self._charge_budget(block)
-            self.lane_runs[low] += int(np.count_nonzero(mask))
-            self.warp_runs[low] += int(np.count_nonzero(np.logical_or.reduceat(mask, self.warp_starts)))
+            self.counts.lane_runs[low] += int(np.count_nonzero(mask))
+            active_warps = np.logical_or.reduceat(mask, self.warp_starts)
+            self.counts.warp_runs[low] += int(np.count_nonzero(active_warps))
             self._find_masked_function(low)(mask)
             self._exit_block(block, mask)
 
@@ -313,35 +261,28 @@ class Batch:
         if number not in self.masked_functions:
             code = self.decoded.compile_masked(number)
             extend_namespace(self)
-            self.memory_unit.add_site_counters()
             exec(code, self.namespace)
             self.masked_functions[number] = self.namespace[f"m{number}"]
         return self.masked_functions[number]
 
-    def _exit_block(self, block: Block, mask: Any) -> None:
+    def _exit_block(self, block: Block, active: Any) -> None:
         """Move the active lanes to their next blocks."""
-        active = np.ones(self.all_lanes.size, np.bool_) if mask is None else mask
-        block_exit = block.exit
-        if block_exit.kind == "jump":
-            self.pc[active] = block_exit.targets[0]
-        elif block_exit.kind == "exit":
-            self._report_trap(block, np.flatnonzero(active))
-            self.pc[active] = DONE
-            self.barriers.release()
-        elif block_exit.kind == "branch":
+        kind, targets = block.exit.kind, block.exit.targets
+        taken = active
+        if kind in ("branch", "exit_if"):
             taken = self._evaluate_branch(block) & active
-            self._count_divergence(taken, active)
-            self.pc[active] = block_exit.targets[1]
-            self.pc[taken] = block_exit.targets[0]
-        elif block_exit.kind == "exit_if":
-            leaving = self._evaluate_branch(block) & active
-            self._count_divergence(leaving, active)
-            self._report_trap(block, np.flatnonzero(leaving))
-            self.pc[active] = block_exit.targets[0]
-            self.pc[leaving] = DONE
+            self._count_divergence(taken, active & ~taken)
+            self.pc[active] = targets[-1]
+        if kind in ("jump", "branch"):
+            self.pc[taken] = targets[0]
+        elif kind in ("exit", "exit_if"):
+            self._report_trap(block, np.flatnonzero(taken))
+            self.pc[taken] = DONE
             self.barriers.release()
-        elif block_exit.kind == "switch":
-            self._branch_by_table(block, active)
+        elif kind == "switch":
+            assert block.exit.instruction is not None
+            index = self.read_operand(block.exit.instruction.operands[0])
+            self.pc[active] = np.array(targets, np.int32)[np.minimum(index, len(targets) - 1)][active]
         else:
             self.barriers.arrive(block, active)
 
@@ -354,28 +295,12 @@ class Batch:
             self.findings.add("trap", one, message, hint, int(lanes[0]))
             self.barriers.excused[lanes] = True
 
-    def _branch_by_table(self, block: Block, active: Any) -> None:
-        assert block.exit.instruction is not None
-        index = self.read_operand(block.exit.instruction.operands[0])
-        table = np.array(block.exit.targets, np.int32)
-        self.pc[active] = table[np.minimum(index, len(table) - 1)][active]
-
-    def read_operand(self, operand: Operand) -> Any:
-        """A 32-bit operand of an instruction that ends a block, one value for each lane."""
-        if isinstance(operand, Immediate):
-            return np.full(self.all_lanes.size, operand.value, np.int64)
-        assert isinstance(operand, Register)
-        kind, slot = self.decoded.context.register_slots[operand.name]
-        row = self.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
-        return ~row if operand.is_negated else row
-
     def _evaluate_branch(self, block: Block) -> Any:
         assert block.exit.instruction is not None
         assert block.exit.instruction.guard is not None
         return self.read_operand(block.exit.instruction.guard)
 
-    def _count_divergence(self, taken: Any, active: Any) -> None:
+    def _count_divergence(self, taken: Any, other: Any) -> None:
         """Count the warps that a branch splits."""
-        other = ~taken if active is None else active & ~taken
         split = [np.logical_or.reduceat(lanes, self.warp_starts) for lanes in (taken, other)]
-        self.divergent_branches += int(np.count_nonzero(split[0] & split[1]))
+        self.counts.divergent_branches += int(np.count_nonzero(split[0] & split[1]))

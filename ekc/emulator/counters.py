@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,6 +14,9 @@ Index = NDArray[np.int64]
 
 WORD_BYTES = 4
 """Bytes of a word of a shared-memory bank."""
+
+
+_SUMMED = ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes")
 
 
 @dataclass
@@ -41,11 +45,6 @@ class SiteCount:
     """Shared-memory passes beyond those that the width of the access needs."""
     bytes: int = 0
     """Bytes that the active lanes access."""
-
-    def add_counts(self, other: SiteCount) -> None:
-        """Add another batch's counts."""
-        for name in ("warps", "lanes", "requests", "landed", "sectors", "wavefronts", "conflicts", "bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass
@@ -87,6 +86,16 @@ class Counters:
         return sum(self.lane_instructions.values())
 
 
+class LaunchCounts:
+    """Counts of a launch, to which its batches add: by block, by site, and of the whole."""
+
+    def __init__(self, block_count: int) -> None:
+        self.lane_runs, self.warp_runs = [0] * block_count, [0] * block_count
+        self.requests, self.sectors = Counter[int](), Counter[int]()
+        self.wavefronts, self.conflicts, self.bytes = Counter[int](), Counter[int](), Counter[int]()
+        self.passed_barriers = self.divergent_branches = 0
+
+
 def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: int) -> Counters:
     """Totals from the counts of every instruction."""
     total = Counters(barriers=barriers, divergent_branches=divergent_branches)
@@ -114,9 +123,8 @@ def sum_site_counts(sites: list[SiteCount], barriers: int, divergent_branches: i
 def _add_line(lines: dict[int, SiteCount], one: SiteCount) -> None:
     """Add the counts of an instruction to its line, which the last of several names."""
     earlier = lines.get(one.line)
-    lines[one.line] = replace(one)
-    if earlier is not None:
-        lines[one.line].add_counts(earlier)
+    sums = {name: getattr(one, name) + getattr(earlier, name) for name in _SUMMED} if earlier else {}
+    lines[one.line] = replace(one, **sums)
 
 
 def count_sectors(addresses: Index, warps: Index, bytes_per_lane: int) -> int:

@@ -96,7 +96,7 @@ class AsyncCopyUnit:
             copy.lane_groups[uncommitted] = self.committed_groups[lanes[uncommitted]]
         self.committed_groups += 1 if mask is None else mask
 
-    def wait(self, pending_groups: int, mask: Any, site_number: int, is_wait_all: bool) -> None:
+    def wait(self, pending_groups: int, mask: Any, is_wait_all: bool) -> None:
         """`cp.async.wait_group`: all but the newest `pending_groups` groups of the waiting lanes land."""
         pending, self.in_flight.copies = self.in_flight.copies, []
         for copy in pending:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ekc.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_SIZE
-from ekc.emulator.numerics import approx, half, integers
+from ekc.emulator.numerics import approx, fma, integers
 from ekc.emulator.numerics.convert import cvt
-from ekc.emulator.numerics.fma import fma32
-from ekc.emulator.numerics.half import bf16_to_f32, f32_to_bf16
+from ekc.emulator.numerics.fma import bf16_to_f32, f32_to_bf16
 from ekc.emulator.numerics.rounding import (
     Array,
     canonicalize_nan,
+    find_sum_error,
     flush,
     flush_operand,
     narrow_bf16,
@@ -23,45 +24,36 @@ from ekc.emulator.numerics.rounding import (
 )
 
 _NUMPY_FUNCTIONS = (
-    np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.bitwise_and, np.bitwise_or,
-    np.bitwise_xor, np.invert, np.left_shift, np.right_shift, np.logical_not, np.equal, np.not_equal, np.less,
-    np.less_equal, np.greater, np.greater_equal, np.minimum, np.maximum, np.isnan,
+    np.add, np.subtract, np.multiply, np.negative, np.absolute, np.bitwise_and, np.bitwise_or, np.bitwise_xor,
+    np.invert, np.left_shift, np.right_shift, np.equal, np.not_equal, np.less, np.less_equal, np.greater,
+    np.greater_equal, np.minimum, np.maximum, np.isnan, np.copyto, np.where, np.clip, np.full, np.copysign,
 )  # fmt: skip
 
 
-def minimum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
-    """`min{.ftz}{.NaN}`: -0 is less than +0; a NaN loses to a number, or with `.NaN` wins."""
+def _select_extreme(is_least: bool, a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
+    """`min` and `max{.ftz}{.NaN}`: -0 is less than +0; a NaN loses to a number, or with `.NaN` wins."""
+    a, b = (flush_operand(np.asarray(operand), ftz) for operand in (a, b))
     if a.dtype.kind != "f":
-        return np.asarray(np.minimum(a, b))
-    a, b = (flush_operand(operand, ftz) for operand in (a, b))
-    return _select_better(a, b, np.where(a < b, a, b), view_words(a) | view_words(b), nan)
-
-
-def maximum(a: Array, b: Array, *, nan: bool = False, ftz: bool = False) -> Array:
-    """`max{.ftz}{.NaN}`: +0 is more than -0; a NaN loses to a number, or with `.NaN` wins."""
-    if a.dtype.kind != "f":
-        return np.asarray(np.maximum(a, b))
-    a, b = (flush_operand(operand, ftz) for operand in (a, b))
-    return _select_better(a, b, np.where(a > b, a, b), view_words(a) & view_words(b), nan)
-
-
-def _select_better(a: Array, b: Array, better: Array, equal: Array, nan: bool) -> Array:
-    """The better of two floats; among equals (which differ at most in the sign of zero) `equal`."""
-    better = np.where(a == b, equal.view(a.dtype), better)
+        return np.asarray(np.minimum(a, b) if is_least else np.maximum(a, b))
+    # Equal numbers differ at most in the sign of zero.
+    words = view_words(a), view_words(b)
+    equal = np.bitwise_or(*words) if is_least else np.bitwise_and(*words)
+    better = np.where(a == b, equal.view(a.dtype), np.where(a < b if is_least else a > b, a, b))
     odd_a, odd_b = a != a, b != b
     if odd_a.any() or odd_b.any():
         better = np.where(odd_a, a if nan else b, np.where(odd_b, b if nan else a, better))
     return canonicalize_nan(better)
 
 
-def minimum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
-    """`min{.NaN}.bf16` on bf16 words."""
-    return f32_to_bf16(minimum(bf16_to_f32(a), bf16_to_f32(b), nan=nan))
+def _select_extreme_bf16(
+    is_least: bool, a: Array, b: Array, *, nan: bool = False, ftz: bool = False
+) -> Array:
+    """`min` and `max{.NaN}` on bf16 words."""
+    return f32_to_bf16(_select_extreme(is_least, bf16_to_f32(a), bf16_to_f32(b), nan=nan))
 
 
-def maximum_bf16(a: Array, b: Array, *, nan: bool = False) -> Array:
-    """`max{.NaN}.bf16` on bf16 words."""
-    return f32_to_bf16(maximum(bf16_to_f32(a), bf16_to_f32(b), nan=nan))
+minimum, maximum = partial(_select_extreme, True), partial(_select_extreme, False)
+minimum_bf16, maximum_bf16 = partial(_select_extreme_bf16, True), partial(_select_extreme_bf16, False)
 
 
 def _fma64(a: Any, b: Any, c: Any) -> Any:
@@ -73,57 +65,8 @@ def _fma64(a: Any, b: Any, c: Any) -> Any:
     bh = b * split - (b * split - b)
     low = ((ah * bh - product) + ah * (b - bh) + (a - ah) * bh) + (a - ah) * (b - bh)
     total = product + c
-    back = total - product
-    lost = (product - (total - back)) + (c - back)
-    exact = total + (lost + low)
+    exact = total + (find_sum_error(total, product, c) + low)
     return np.where(np.isfinite(exact), exact, total)
-
-
-def _split_pairs(words: Any, half_dtype: Any) -> tuple[Any, Any]:
-    """The lower and the upper 16 bits of each register."""
-    words = np.asarray(words)
-    low, high = (words & np.uint32(0xFFFF)).astype(np.uint16), (words >> np.uint32(16)).astype(np.uint16)
-    return low.view(half_dtype), high.view(half_dtype)
-
-
-def _select_extreme(root: str, a: Any, b: Any, nan: bool = False, ftz: bool = False) -> Any:
-    choose = minimum if root == "min" else maximum
-    return choose(np.asarray(a), np.asarray(b), nan=nan, ftz=ftz)
-
-
-def _select_extreme_bf16(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    choose = minimum_bf16 if root == "min" else maximum_bf16
-    return choose(np.asarray(a), np.asarray(b), nan=nan)
-
-
-def _select_extreme_f16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    pairs = zip(_split_pairs(a, np.float16), _split_pairs(b, np.float16), strict=True)
-    return half.pack_halves(*(_select_extreme(root, x, y, nan, ftz) for x, y in pairs))
-
-
-def _select_extreme_bf16x2(root: str, a: Any, b: Any, nan: bool, ftz: bool) -> Any:
-    pairs = zip(_split_pairs(a, np.uint16), _split_pairs(b, np.uint16), strict=True)
-    return half.pack_words(*(_select_extreme_bf16(root, x, y, nan, ftz) for x, y in pairs))
-
-
-def _bf16_operation(root: str) -> Any:
-    one, minus, zero = np.uint16(0x3F80), np.uint16(0xBF80), np.uint16(0x8000)
-
-    def go(a: Any, b: Any) -> Any:
-        triple = {"add": (a, one, b), "sub": (b, minus, a), "mul": (a, b, zero)}[root]
-        return half.fma_bf16(*(np.asarray(x) for x in triple))
-
-    return go
-
-
-def _bf16x2_operation(root: str) -> Any:
-    single = _bf16_operation(root)
-
-    def go(a: Any, b: Any) -> Any:
-        (al, ah), (bl, bh) = _split_pairs(a, np.uint16), _split_pairs(b, np.uint16)
-        return half.pack_words(single(al, bl), single(ah, bh))
-
-    return go
 
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
@@ -132,59 +75,48 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def _apply_unary_f16(root: str, a: Any) -> Any:
-    return _UNARY[root](np.asarray(a).astype(np.float64)).astype(np.float16)
+def _apply_unary_f16(function: Callable[[Any], Any], a: Any) -> Any:
+    return function(np.asarray(a).astype(np.float64)).astype(np.float16)
 
 
-def _apply_unary_f16x2(root: str, a: Any) -> Any:
-    low, high = _split_pairs(a, np.float16)
-    return half.pack_halves(_apply_unary_f16(root, low), _apply_unary_f16(root, high))
-
-
-def _apply_unary_bf16(root: str, a: Any) -> Any:
+def _apply_unary_bf16(function: Callable[[Any], Any], a: Any) -> Any:
     """A unary function of bf16; `ex2` always flushes subnormal results."""
-    word = narrow_bf16(_UNARY[root](half.bf16_to_f32(a).astype(np.float64)))
+    word = narrow_bf16(function(bf16_to_f32(a).astype(np.float64)))
     subnormal = (word & np.uint16(0x7F80)) == 0
-    return np.where(subnormal, np.uint16(0), word) if root == "ex2" else word
+    return np.where(subnormal, np.uint16(0), word) if function is np.exp2 else word
 
 
-def _apply_unary_bf16x2(root: str, a: Any) -> Any:
-    low, high = _split_pairs(a, np.uint16)
-    return half.pack_words(_apply_unary_bf16(root, low), _apply_unary_bf16(root, high))
-
-
-def _saturate_f16x2(a: Any) -> Any:
-    low, high = _split_pairs(a, np.float16)
-    return half.pack_halves(saturate(low), saturate(high))
+_HALF_FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {
+    "f16": {
+        "add": fma.add16, "sub": fma.sub16, "mul": fma.mul16, "fma": fma.fma16,
+        "min": minimum, "max": maximum, "saturate": saturate,
+        **{root: partial(_apply_unary_f16, one) for root, one in _UNARY.items()},
+    },
+    "bf16": {
+        "fma": fma.fma_bf16, "min": minimum_bf16, "max": maximum_bf16,
+        **{root: partial(_apply_unary_bf16, one) for root, one in _UNARY.items()},
+    },
+}  # fmt: skip
+"""Functions of halves by their root; pairs of halves have the same."""
 
 
 def list_arithmetic_functions() -> dict[str, Any]:
     """Functions and constants that are the same for every batch."""
     names: dict[str, Any] = {one.__name__: one for one in _NUMPY_FUNCTIONS}
+    names |= {f"{root}_f64": one for root, one in _UNARY.items()}
     names |= {
-        "copyto": np.copyto, "where": np.where, "clip": np.clip, "full": np.full, "copysign": np.copysign,
-        "bits": integers, "halves": half, "approximations": approx, "cvt": cvt, "fma32": fma32,
-        "flush": flush, "saturate": saturate, "ordered": _select_extreme, "fma64": _fma64,
-        "extreme_f16": _select_extreme,
-        "extreme_f32": _select_extreme, "extreme_f64": _select_extreme, "extreme_bf16": _select_extreme_bf16,
-        "extreme_f16x2": _select_extreme_f16x2, "extreme_bf16x2": _select_extreme_bf16x2,
-        "fma_f16": half.fma16, "fma_f16x2": half.fma16x2,
-        "fma_bf16": half.fma_bf16, "fma_bf16x2": half.fma_bf16x2,
-        "unary_f64": lambda root, a: _UNARY[root](a), "unary_f16": _apply_unary_f16,
-        "unary_f16x2": _apply_unary_f16x2,
-        "unary_bf16": _apply_unary_bf16, "unary_bf16x2": _apply_unary_bf16x2,
-        "saturate_f16": saturate, "saturate_f16x2": _saturate_f16x2,
-        "ONE": np.float32(1), "MINUS": np.float32(-1), "ZERO": np.float32(0), "NEGZERO": np.float32(-0.0),
+        "bits": integers, "halves": fma, "approximations": approx, "cvt": cvt, "fma32": fma.fma32,
+        "flush": flush, "saturate_f32": saturate, "fma_f64": _fma64, "div_f64": np.divide,
+        "min_f32": minimum, "max_f32": maximum, "min_f64": minimum, "max_f64": maximum,
         "TRUE": np.bool_(True),
         "ALL32": np.uint32(0xFFFFFFFF), "LOW": np.uint64(0x0FFFFFFF),
         "SHARED_WINDOW": np.uint64(SHARED_WINDOW), "LOCAL_WINDOW": np.uint64(LOCAL_WINDOW),
         "in_space": _is_in_space,
     }  # fmt: skip
-    for root in ("add", "sub", "mul"):
-        names[f"{root}_f16"] = getattr(half, f"{root}16")
-        names[f"{root}_f16x2"] = getattr(half, f"{root}16x2")
-        names[f"{root}_bf16"] = _bf16_operation(root)
-        names[f"{root}_bf16x2"] = _bf16x2_operation(root)
+    for kind, dtype in (("f16", np.float16), ("bf16", np.uint16)):
+        for root, function in _HALF_FUNCTIONS[kind].items():
+            names[f"{root}_{kind}"] = function
+            names[f"{root}_{kind}x2"] = partial(fma.apply_to_pairs, function, dtype)
     return names
 
 

@@ -2,72 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ekc.emulator.decode.context import Site
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, WarpgroupLayout
-from ekc.emulator.memory import AddressProbe, AddressSpace
-from ekc.emulator.report import Findings
-from ekc.ptx.module import Instruction, Operand
+from ekc.emulator.plan import LaunchPlan
+from ekc.emulator.report import LaneFindings
+from ekc.ptx.constants import WARP_SIZE
+from ekc.ptx.module import Immediate, Operand, Register
 
 
-@dataclass(frozen=True)
-class LaneFindings:
-    """The findings of a launch, as the lanes of one batch add to them."""
-
-    findings: Findings
-    geometry: Geometry
-
-    def add(
-        self,
-        kind: str,
-        instruction: Instruction,
-        message: str,
-        hint: str,
-        lane: int,
-        address: int | None = None,
-    ) -> None:
-        """Add a finding of a lane."""
-        self.findings.add(kind, instruction, message, hint, self.geometry, lane, address)
-
-    def add_access(
-        self, kind: str, site: Site, probe: AddressProbe, offset: int, is_bad: Any, message: str, hint: str
-    ) -> None:
-        """Add a finding of the first lane whose access is bad."""
-        first = int(np.flatnonzero(is_bad)[0])
-        lane = first if probe.act is None else int(probe.act[first])
-        self.add(kind, site.instruction, message, hint, lane, int(probe.address[first]) + offset)
-
-
-class LaneState(Protocol):
+class LaneState:
     """The lanes of some blocks; arrays have one item for each lane."""
 
-    decoded: DecodedKernel
-    sites: list[Site]
-    """Memory instructions and others, by the numbers that decoded text has."""
-    geometry: Geometry
-    warpgroup_layout: WarpgroupLayout
-    findings: LaneFindings
-    is_sanitized: bool
-    """Whether findings are looked for."""
-    spaces: dict[str, AddressSpace]
-    """Memory by space: "global", "shared" and "local"."""
-    all_lanes: Any
-    """Numbers of the lanes: 0, 1, 2, ..."""
-    lane_warps: Any
-    """Number of the warp of each lane."""
-    shared_base: Any
-    """Offset in `spaces["shared"]` at which the memory of each lane's block begins."""
-    local_base: Any
-    """Offset in `spaces["local"]` at which each lane's own memory begins."""
-    pc: Any
-    """Number of the block that each lane runs next, or WAITING or DONE."""
-    namespace: dict[str, Any]
-    """Register rows and functions, by the names that decoded text uses."""
+    def __init__(self, decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
+        self.decoded, self.plan, self.is_sanitized = decoded, plan, plan.is_sanitized
+        self.sites = decoded.context.sites
+        """Memory instructions and others, by the numbers that decoded text has."""
+        self.geometry = geometry = Geometry(plan.grid, plan.block, np.asarray(ids, np.int64))
+        self.findings = LaneFindings(plan.findings, geometry)
+        self.warpgroup_layout = WarpgroupLayout(geometry)
+        self.all_lanes = np.arange(geometry.lane_count)
+        self.lane_warps = geometry.block_numbers() * geometry.warps_per_block
+        """Number of the warp of each lane."""
+        self.lane_warps += geometry.thread_numbers() // WARP_SIZE
+        self.spaces = plan.make_spaces(geometry)
+        """Memory by space: "global", "shared" and "local"."""
+        self.shared_base = geometry.block_numbers() * plan.shared_stride
+        """Offset in `spaces["shared"]` at which the memory of each lane's block begins."""
+        self.local_base = self.all_lanes * plan.local_stride
+        """Offset in `spaces["local"]` at which each lane's own memory begins."""
+        self.pc = np.zeros(geometry.lane_count, np.int32)
+        """The block that each lane runs next while lanes have diverged; or WAITING, or DONE."""
+        self.namespace: dict[str, Any] = {}
+        """Register rows and functions, by the names that decoded text uses."""
+
+    def find_row(self, register: Register) -> Any:
+        """The row of a register: unsigned numbers, or truth values."""
+        kind, slot = self.decoded.context.register_slots[register.name]
+        return self.namespace[f"P{slot}" if kind == "P" else f"{kind}{slot}u"]
 
     def read_operand(self, operand: Operand) -> Any:
         """A 32-bit operand of an instruction that ends a block, one value for each lane."""
+        if isinstance(operand, Immediate):
+            return np.full(self.all_lanes.size, operand.value, np.int64)
+        assert isinstance(operand, Register)
+        row = self.find_row(operand)
+        return ~row if operand.is_negated else row

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.batch import Batch, BatchCounts
-from ekc.emulator.counters import Counters, SiteCount, sum_site_counts
+from ekc.emulator.batch import Batch
+from ekc.emulator.counters import Counters, LaunchCounts, SiteCount, sum_site_counts
 from ekc.emulator.decode.decode import DecodedKernel, decode_kernel
 from ekc.emulator.geometry import Shape
 from ekc.emulator.plan import LaunchPlan
@@ -67,12 +67,12 @@ def launch(
     )
     total = plan.grid[0] * plan.grid[1] * plan.grid[2]
     ids = _select_blocks(blocks, total)
-    batch_counts = _run_batches(decoded, plan, ids)
+    _run_batches(decoded, plan, ids)
     plan.copy_back()
     notes: tuple[str, ...] = ()
     if plan.block_conflicts is not None and plan.block_conflicts.has_fences:
         notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
-    findings, counters = plan.findings.list_findings(), _collect_counters(decoded, batch_counts)
+    findings, counters = plan.findings.list_findings(), _collect_counters(decoded, plan.counts)
     return Report(kernel_name, findings, counters, len(ids), total, notes)
 
 
@@ -121,40 +121,30 @@ def _select_blocks(blocks: Iterable[int] | None, total: int) -> Any:
     return ids
 
 
-def _run_batches(decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> list[BatchCounts]:
+def _run_batches(decoded: DecodedKernel, plan: LaunchPlan, ids: Any) -> None:
     """All blocks, batch by batch. Threads would not help: NumPy's calls are short and meet at the GIL."""
     size = max(1, BATCH_LANES // (plan.block[0] * plan.block[1] * plan.block[2]))
-    batch_counts = []
     for start in range(0, ids.size, size):
         batch = Batch(decoded, plan, ids[start : start + size])
         batch.run()
-        batch_counts.append(batch.collect_counts())
         batch.close()
-    return batch_counts
 
 
-def _collect_counters(decoded: DecodedKernel, batch_counts: list[BatchCounts]) -> Counters:
+def _collect_counters(decoded: DecodedKernel, counts: LaunchCounts) -> Counters:
     sites: dict[Instruction, SiteCount] = {}
-    for number, block in enumerate(decoded.blocks):
-        warps = sum(b.warp_runs[number] for b in batch_counts)
-        lanes = sum(b.lane_runs[number] for b in batch_counts)
+    for block, warps, lanes in zip(decoded.blocks, counts.warp_runs, counts.lane_runs, strict=True):
         for one in block.instructions:
-            site_count = sites.setdefault(one, SiteCount(one.text, one.line, classify_instruction(one)))
-            site_count.warps += warps
-            site_count.lanes += lanes
-    for counts in batch_counts:
-        for number, requests in enumerate(counts.requests):
-            if requests:
-                site = decoded.context.sites[number]
-                site_count = sites[site.instruction]
-                if site.action == "async":
-                    site_count.landed += requests
-                else:
-                    site_count.requests += requests
-                site_count.sectors += counts.sectors[number]
-                site_count.wavefronts += counts.wavefronts[number]
-                site_count.conflicts += counts.conflicts[number]
-                site_count.bytes += counts.bytes[number]
-    barriers = sum(b.passed_barriers for b in batch_counts)
-    divergent = sum(b.divergent_branches for b in batch_counts)
-    return sum_site_counts(sorted(sites.values(), key=lambda one: one.line), barriers, divergent)
+            sites[one] = SiteCount(one.text, one.line, classify_instruction(one), warps, lanes)
+    for number, requests in counts.requests.items():
+        site = decoded.context.sites[number]
+        site_count = sites[site.instruction]
+        if site.action == "async":
+            site_count.landed += requests
+        else:
+            site_count.requests += requests
+        site_count.sectors += counts.sectors[number]
+        site_count.wavefronts += counts.wavefronts[number]
+        site_count.conflicts += counts.conflicts[number]
+        site_count.bytes += counts.bytes[number]
+    ordered = sorted(sites.values(), key=lambda one: one.line)
+    return sum_site_counts(ordered, counts.passed_barriers, counts.divergent_branches)

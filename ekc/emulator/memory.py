@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site, dtype_of
-from ekc.emulator.numerics import half
+from ekc.emulator.numerics import fma
 from ekc.emulator.numerics.rounding import flush
 from ekc.errors import EkcError
 
@@ -142,16 +142,13 @@ def _shift_view(probe: AddressProbe, code: str, offset: int, views: Views | None
     return view, probe.element_indices(size) + step
 
 
-def gather(probe: AddressProbe, code: str, offset: int, views: Views | None = None) -> Lanes:
-    """Elements at the probe's addresses plus `offset` bytes, which must be aligned and inside."""
+def gather(
+    probe: AddressProbe, code: str, offset: int, views: Views | None = None, out: Lanes | None = None
+) -> Lanes:
+    """Elements at the probe's addresses plus `offset` bytes, which must be aligned and inside; in a new
+    array, or in a register row where all lanes are active."""
     view, index = _shift_view(probe, code, offset, views)
-    return np.asarray(view.take(index, mode="clip"))
-
-
-def gather_into(probe: AddressProbe, code: str, offset: int, out: Lanes) -> None:
-    """`gather` into a register row, where all lanes are active."""
-    view, index = _shift_view(probe, code, offset, None)
-    view.take(index, out=out, mode="clip")
+    return view.take(index, out=out, mode="clip")
 
 
 def scatter(probe: AddressProbe, code: str, offset: int, values: Any, views: Views | None = None) -> None:
@@ -199,7 +196,7 @@ def _find_operation(operation: str, type_name: str, space: str) -> Callable[...,
     if operation == "add" and type_name == "f32" and space == "global":
         return _flushing_add
     if type_name in ("f16x2", "bf16x2", "bf16", "f16"):
-        pairs = {"f16x2": half.add16x2, "f16": half.add16}
+        pairs: dict[str, Callable[..., Any]] = {"f16x2": fma.add16x2, "f16": fma.add16}
         if operation != "add" or type_name not in pairs:
             raise EkcError(f"atomic {operation} of .{type_name} is not emulated")
         return pairs[type_name]

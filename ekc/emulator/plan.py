@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ekc.argument_checks import refuse_mask
+from ekc.emulator.block_conflicts import BlockConflicts
+from ekc.emulator.counters import LaunchCounts
 from ekc.emulator.decode.context import dtype_of
 from ekc.emulator.decode.decode import DecodedKernel
 from ekc.emulator.geometry import Geometry, Shape
 from ekc.emulator.memory import GLOBAL_BASE, AddressSpace, Allocation
 from ekc.emulator.paged_memory import BlankArray, LoadedArray, PagedAddressSpace, PagedSource
 from ekc.emulator.report import Findings
-from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, ReadOnlyCache
 from ekc.errors import InvalidInput
 from ekc.ptx.module import TYPE_BYTES, Variable
 from ekc.tables import count_nouns
@@ -56,7 +57,7 @@ class LaunchPlan:
         self.grid, self.block = grid, block
         self.is_sanitized, self.max_instructions = sanitize, max_instructions
         _check_shape(decoded, grid, block)
-        self.findings = Findings(self.kernel_name)
+        self.findings, self.counts = Findings(self.kernel_name), LaunchCounts(len(decoded.blocks))
         self.arrays: list[tuple[int, Any, LoadedArray]] = []
         """(address, array, its bytes) of each array argument."""
         self.symbol_addresses: dict[str, int] = {}
@@ -67,10 +68,7 @@ class LaunchPlan:
         self._place_shared(dynamic_shared)
         self._place_local()
         self._place_global(args)
-        self.block_conflicts: BlockConflicts | None = None
-        self.read_only_cache: ReadOnlyCache | None = None
-        if sanitize:
-            self.block_conflicts, self.read_only_cache = self._build_shadows()
+        self.block_conflicts = self._build_shadows() if sanitize else None
 
     # -- memory layout --------------------------------------------------------------------------
     def _place_shared(self, dynamic_bytes: int) -> None:
@@ -169,7 +167,7 @@ class LaunchPlan:
         start = GLOBAL_BASE + self._next_offset
         self._allocations.append(Allocation(name, start, start + source.nbytes, writable, argument_number))
         self._sources.append(source)
-        self._next_offset = _align_next_offset(self._next_offset, source.nbytes)
+        self._next_offset = -(-(self._next_offset + source.nbytes + _ALLOCATION_GAP_BYTES) // 256) * 256
         return start
 
     def _build_global_memory(self, args: Sequence[Any]) -> AddressSpace:
@@ -185,18 +183,16 @@ class LaunchPlan:
                 memory.bytes[start : start + source.nbytes] = source.raw
         return memory
 
-    def _build_shadows(self) -> tuple[BlockConflicts, ReadOnlyCache | None]:
+    def _build_shadows(self) -> BlockConflicts:
         """Marks for every cell of global memory; those of the read-only cache only if a load uses it."""
         code, size = self.decoded.kernel.code, self.global_memory.bytes.size
-        grain = min((int(s.dtype_code[1]) for s in self.decoded.context.sites), default=4)
+        grain = min([4, *(int(s.dtype_code[1]) for s in self.decoded.context.sites)])
         fences = (one for one in code if one.parts[0] in ("membar", "fence"))
         fenced = any(not _WIDE_FENCE_SCOPES.isdisjoint(one.parts) for one in fences)
         cached = any("nc" in one.parts for one in code)
-        conflicts = BlockConflicts(size, min(grain, 4), fenced)
-        cache = ReadOnlyCache(size, min(grain, 4)) if cached else None
         if isinstance(self.global_memory, PagedAddressSpace):
-            self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / min(grain, 4)
-        return conflicts, cache
+            self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / grain
+        return BlockConflicts(size, grain, fenced, cached)
 
     # -- queries of batches -----------------------------------------------------------------------
     def make_spaces(self, geometry: Geometry) -> dict[str, AddressSpace]:
@@ -243,10 +239,6 @@ class LaunchPlan:
 
 def _to_bytes(array: Any) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _align_next_offset(offset: int, size: int) -> int:
-    return -(-(offset + size + _ALLOCATION_GAP_BYTES) // 256) * 256
 
 
 def _check_shape(decoded: DecodedKernel, grid: Shape, block: Shape) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ekc.display import format_line
 from ekc.emulator.counters import Counters
+from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry, unravel_index
+from ekc.emulator.memory import AddressProbe
 from ekc.ptx.module import Instruction
 from ekc.tables import count_nouns
 
@@ -52,32 +57,53 @@ class Findings:
         self.kernel = kernel
         self.finding_by_site: dict[tuple[str, int], tuple[tuple[int, int], Finding]] = {}
 
+    def list_findings(self) -> tuple[Finding, ...]:
+        """All findings in order of the PTX text."""
+        findings = (finding for _, finding in self.finding_by_site.values())
+        return tuple(sorted(findings, key=lambda one: (one.line, one.kind)))
+
+
+@dataclass(frozen=True)
+class LaneFindings:
+    """The findings of a launch, as the lanes of one batch add to them."""
+
+    findings: Findings
+    geometry: Geometry
+
     def add(
         self,
         kind: str,
         instruction: Instruction,
         message: str,
         hint: str,
-        geometry: Geometry,
         lane: int,
-        address: int | None,
+        address: int | None = None,
     ) -> None:
-        """Add a finding. Of one kind and instruction, that of the lowest block and thread stays."""
+        """Add a finding of a lane. Of one kind and instruction, that of the lowest block and thread stays."""
+        geometry, found = self.geometry, self.findings.finding_by_site
         number, thread = divmod(lane, geometry.threads_per_block)
         block = int(geometry.block_ids[number])
         key = kind, instruction.line
-        old = self.finding_by_site.get(key)
-        if (block, thread) >= old[0] if old else len(self.finding_by_site) >= MAX_FINDINGS:
+        old = found.get(key)
+        if (block, thread) >= old[0] if old else len(found) >= MAX_FINDINGS:
             return
         places = unravel_index(block, geometry.grid), unravel_index(thread, geometry.block)
         text = instruction.short_text, instruction.line, instruction.source_line
-        finding = Finding(kind, message, self.kernel, *text, *places, address, hint)
-        self.finding_by_site[key] = ((block, thread), finding)
+        finding = Finding(kind, message, self.findings.kernel, *text, *places, address, hint)
+        found[key] = ((block, thread), finding)
 
-    def list_findings(self) -> tuple[Finding, ...]:
-        """All findings in order of the PTX text."""
-        findings = (finding for _, finding in self.finding_by_site.values())
-        return tuple(sorted(findings, key=lambda one: (one.line, one.kind)))
+    def add_first(self, kind: str, instruction: Instruction, is_bad: Any, message: str, hint: str) -> None:
+        """Add a finding of the first bad lane of all; nothing where none is bad."""
+        if is_bad.any():
+            self.add(kind, instruction, message, hint, int(np.flatnonzero(is_bad)[0]))
+
+    def add_access(
+        self, kind: str, site: Site, probe: AddressProbe, offset: int, is_bad: Any, message: str, hint: str
+    ) -> None:
+        """Add a finding of the first lane whose access is bad."""
+        first = int(np.flatnonzero(is_bad)[0])
+        lane = first if probe.act is None else int(probe.act[first])
+        self.add(kind, site.instruction, message, hint, lane, int(probe.address[first]) + offset)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe
-from ekc.emulator.numerics import mma, warp
+from ekc.emulator.numerics import warp
 from ekc.errors import EkcError
 from ekc.ptx.constants import WARP_SIZE
 
@@ -47,18 +47,13 @@ class WarpUnit:
             missing |= ~mask[np.maximum(place, 0)]
         place = np.where(missing, self.batch.all_lanes, place)
         if self.batch.is_sanitized:
-            self._report_inactive_source(site_number, missing & valid & (np.True_ if mask is None else mask))
+            bad = missing & valid & (np.True_ if mask is None else mask)
+            message = "takes a value from a lane that does not take part: the result is undefined"
+            hint = "All lanes named by the mask must reach the shuffle together."
+            self.batch.findings.add_first(
+                "warp", self.batch.sites[site_number].instruction, bad, message, hint
+            )
         return np.broadcast_to(a, place.shape)[place], np.broadcast_to(valid, place.shape)
-
-    def _report_inactive_source(self, site_number: int, bad: Any) -> None:
-        """A finding for a shuffle from a lane that does not take part, which is undefined on hardware."""
-        if not bad.any():
-            return
-        one = self.batch.sites[site_number].instruction
-        lane = int(np.flatnonzero(bad)[0])
-        message = "takes a value from a lane that does not take part: the result is undefined"
-        hint = "All lanes named by the mask must reach the shuffle together."
-        self.batch.findings.add("warp", one, message, hint, lane)
 
     def vote(self, mode: str, predicate: Any, member_masks: Any, mask: Any) -> Any:
         """`vote.sync`, for masks that may differ from lane to lane."""
@@ -123,7 +118,7 @@ class WarpUnit:
             raise EkcError("mma in a block whose threads are no multiple of 32")
         d, at, bt, ct = element_types
         left, right, addend = (self._stack_registers(rows) for rows in (a, b, c))
-        words = mma.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
+        words = warp.multiply_fragments(left, right, addend, shape, (d, at, bt, ct), satfinite=is_saturating)
         return [np.ascontiguousarray(words[:, :, i]).reshape(-1) for i in range(words.shape[2])]
 
     def _stack_registers(self, rows: Sequence[Any]) -> Any:
@@ -145,7 +140,7 @@ class WarpUnit:
         keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
         self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, tuple(rows))
         halves = self._stack_registers(rows).view(np.uint16).reshape(self.warp_count, WARP_SIZE, 8)
-        place = mma.find_ldmatrix_sources(count, is_transposed)
+        place = warp.find_ldmatrix_sources(count, is_transposed)
         distributed = halves[:, place.lane, place.column].astype(np.uint32)
         words = distributed[..., 0] | (distributed[..., 1] << np.uint32(16))
         active = True if mask is None else mask

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.access import MemoryUnit
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.numerics import wgmma
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES, ROWS, WgmmaOperand
@@ -43,8 +42,8 @@ def make_wgmma_form(
 class WgmmaUnit:
     """The warpgroups of one batch and their products."""
 
-    def __init__(self, batch: LaneState, memory_unit: MemoryUnit, sanitizer: Sanitizer | None) -> None:
-        self.batch, self.memory_unit = batch, memory_unit
+    def __init__(self, batch: LaneState, sanitizer: Sanitizer | None) -> None:
+        self.batch = batch
         self.checks = sanitizer.warpgroups if sanitizer is not None else None
         self.layout = batch.warpgroup_layout
 
@@ -68,7 +67,8 @@ class WgmmaUnit:
         factors: list[Any] = []
         for what, operand, row in (("a", form.a, a), ("b", form.b, b)):
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
-            self._refuse_base_offset(site_number, fields)
+            if fields.base_offset.any():
+                raise site.instruction.make_error("a descriptor with a base offset is not emulated")
             addresses = wgmma.find_chunk_addresses(operand, fields)
             if checks is not None:
                 checks.check_factor(site, what, operand, fields, addresses, groups, first)
@@ -83,12 +83,6 @@ class WgmmaUnit:
             return np.arange(len(self.layout.group_lanes)), self.layout.group_lanes[:, 0]
         groups, first = np.unique(self.layout.lane_groups[mask], return_index=True)
         return groups, np.flatnonzero(mask)[first]
-
-    def _refuse_base_offset(self, site_number: int, fields: wgmma.MatrixDescriptors) -> None:
-        if fields.base_offset.any():
-            one = self.batch.sites[site_number].instruction
-            reason = "a descriptor with a base offset is not emulated"
-            raise one.make_error(reason)
 
     def _read_factor(self, operand: WgmmaOperand, addresses: Any, first: Any) -> Any:
         """A factor of every warpgroup; chunks outside of shared memory are zero."""
@@ -121,31 +115,21 @@ class WgmmaUnit:
 
     def _count_requests(self, site_number: int, form: WgmmaForm, groups: int) -> None:
         """Count a request of every warpgroup, with as many passes as its bytes fill: no banks conflict."""
-        access = self.memory_unit
-        access.requests[site_number] += groups
-        access.bytes[site_number] += groups * form.factor_bytes
-        access.wavefronts[site_number] += groups * form.factor_bytes // 128
+        counts = self.batch.plan.counts
+        counts.requests[site_number] += groups
+        counts.bytes[site_number] += groups * form.factor_bytes
+        counts.wavefronts[site_number] += groups * form.factor_bytes // 128
 
-    def fence(self, site_number: int, mask: Any) -> None:
-        """`wgmma.fence`."""
-        if self.checks is not None:
-            self.checks.check_fence(self.batch.sites[site_number], self._find_active_groups(mask)[0], mask)
-
-    def commit(self, site_number: int, mask: Any) -> None:
-        """`wgmma.commit_group`."""
-        if self.checks is not None:
-            self.checks.check_commit(self.batch.sites[site_number], self._find_active_groups(mask)[0], mask)
-
-    def wait(self, site_number: int, pending_groups: int, mask: Any) -> None:
-        """`wgmma.wait_group`."""
+    def synchronize(self, site_number: int, mask: Any, pending_groups: int = 0) -> None:
+        """`wgmma.fence`, `wgmma.commit_group` and `wgmma.wait_group`."""
         if self.checks is not None:
             groups, _ = self._find_active_groups(mask)
-            self.checks.check_wait(self.batch.sites[site_number], pending_groups, groups, mask)
+            self.checks.check_synchronization(self.batch.sites[site_number], groups, mask, pending_groups)
 
     def check_access(self, site_number: int, mask: Any) -> None:
         """An instruction may access the accumulators of a product in flight."""
         if self.checks is not None:
-            self.checks.check_access(self.batch.sites[site_number], mask)
+            self.checks.accumulators.check_access(self.batch.sites[site_number], mask)
 
     def fence_proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""

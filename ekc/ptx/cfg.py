@@ -228,27 +228,35 @@ def _require_next_block(next_block: int | None, instruction: Instruction) -> int
     return next_block
 
 
-def find_live_in(blocks: list[Block]) -> list[set[str]]:
+RegisterAccess = tuple[Sequence[str], Sequence[str], bool]
+"""Registers that are read, then those that are written, and whether they surely are."""
+
+
+def find_live_in(blocks: Sequence[Block]) -> dict[int, set[str]]:
     """For each block, the registers whose value at its start may be read."""
-    uses, kills = [], []
-    for block in blocks:
-        use: set[str] = set()
-        kill: set[str] = set()
-        for one in block.instructions:
-            use.update(n for n in one.reads if n not in kill)
-            if one.guard is None:
-                kill.update(one.writes)
-            else:
-                use.update(n for n in one.writes if n not in kill)
-        uses.append(use)
-        kills.append(kill)
-    live: list[set[str]] = [set(u) for u in uses]
-    changed = True
-    while changed:
-        changed = False
-        for i in range(len(blocks) - 1, -1, -1):
-            out = set().union(*(live[s] for s in blocks[i].exit.targets))
-            new = uses[i] | (out - kills[i])
-            if len(new) != len(live[i]):
-                live[i], changed = new, True
+    accesses = {
+        block.number: [(one.reads, one.writes, one.guard is None) for one in block.instructions]
+        for block in blocks
+    }
+    return solve_liveness(accesses, {block.number: block.exit.targets for block in blocks})
+
+
+def solve_liveness(accesses: Mapping[int, Iterable[RegisterAccess]], edges: Edges) -> dict[int, set[str]]:
+    """The registers whose value at the start of each node may be read, from the accesses of all nodes."""
+    uses: dict[int, set[str]] = {}
+    kills: dict[int, set[str]] = {}
+    for node, found in accesses.items():
+        use, kill = uses.setdefault(node, set()), kills.setdefault(node, set())
+        for reads, writes, is_certain in found:
+            use.update(n for n in (reads if is_certain else (*reads, *writes)) if n not in kill)
+            kill.update(writes if is_certain else ())
+    live = {node: set(use) for node, use in uses.items()}
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for node in reversed(live):
+            out = set[str]().union(*(live[after] for after in edges[node]))
+            new = uses[node] | (out - kills[node])
+            if len(new) != len(live[node]):
+                live[node], is_changed = new, True
     return live

@@ -10,7 +10,7 @@ import operator
 import re
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ekc.errors import EkcError
 from ekc.ptx.lexer import TokenReader
@@ -76,12 +76,6 @@ class ConstantReader(TokenReader):
         """Read one term of an address such as `[%rd1+8+4]`."""
         return self.read_integer(_ABOVE_ADDITIVE)
 
-    def refuse_literal(self, text: str) -> NoReturn:
-        """`EkcError` for a text that is no constant."""
-        raise self.make_error(
-            f"{text!r} is not a number; write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
-        )
-
     def _read_conditional(self, min_precedence: int) -> _Constant:
         """`a ? b : c`, or what it is made of."""
         condition = self._read_binary(max(min_precedence, 1))
@@ -124,7 +118,9 @@ class ConstantReader(TokenReader):
         else:
             constant = _parse_float_literal(text) or _parse_integer_literal(text)
         if constant is None:
-            self.refuse_literal(text or "nothing")
+            raise self.make_error(
+                f"{text or 'nothing'!r} is not a number; write 16, 0x10, 020, 0b10000, 16U, 1.5 or 0f3FC00000"
+            )
         if isinstance(constant.number, int) and constant.number >= 1 << _BITS:
             raise self.make_error(f"{text} has more than 64 bits; use at most 0x{'F' * 16}")
         self.take()

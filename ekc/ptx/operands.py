@@ -31,59 +31,82 @@ _PLAIN_ADDRESS = re.compile(r"\[([%$_A-Za-z][\w$]*+)(?:\+(-?(?:0|[1-9]\d{0,8})))
 """Base and decimal offset."""
 
 
+@dataclass
+class _Scope:
+    """One scope: the kernel, or the braces of inline assembly."""
+
+    parsed_operands: dict[str, Operand] = field(default_factory=dict)
+    """Operand by text: few different ones occur in a kernel. Scopes share it until names are declared."""
+    first_instruction: int = 0
+    """Index of the scope's first instruction in `KernelText.code`."""
+    first_table: int = 0
+    """Index of the scope's first entry in `KernelText.branch_tables`."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Register or variable as written -> own name."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Label as written -> own name."""
+
+
 class NameScopes:
-    """Scopes of registers and variables in a kernel, and the operands that were parsed in each."""
+    """Scopes of registers, variables and labels in a kernel while it is parsed.
+
+    A branch may precede its label, so branches get the own names of labels when the scope is closed."""
 
     def __init__(self) -> None:
         self.registers: dict[str, str] = {}
-        self._scopes: list[dict[str, str]] = []
+        self._scopes = [_Scope()]
         self._serial = count()
-        self._parsed_operands: list[dict[str, Operand]] = [{}]
-        """Operand by text, for the kernel and every open scope: few different ones occur in a kernel."""
 
     @property
     def is_nested(self) -> bool:
         """Whether a scope is open."""
-        return bool(self._scopes)
+        return len(self._scopes) > 1
 
-    def open_scope(self) -> None:
+    def open_scope(self, kernel: KernelText) -> None:
         """Open a scope, in which the outer names stay visible."""
-        self._scopes.append({})
-        self._parsed_operands.append(self._parsed_operands[-1])
+        parsed = self._scopes[-1].parsed_operands
+        self._scopes.append(_Scope(parsed, len(kernel.code), len(kernel.branch_tables)))
 
-    def close_scope(self) -> None:
-        """Close the innermost scope."""
-        self._scopes.pop()
-        self._parsed_operands.pop()
-
-    def declare_registers(self, names: Sequence[str], type_name: str) -> None:
-        """Declare registers in the innermost scope."""
-        self._parsed_operands[-1] = {}
-        if not self._scopes:
-            self.registers.update(dict.fromkeys(names, type_name))
+    def close_scope(self, kernel: KernelText) -> None:
+        """Close the innermost scope: its branches to its own labels get the own names of these."""
+        scope = self._scopes.pop()
+        if not scope.labels:
             return
-        for name in names:
-            own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
-            self.registers[own] = type_name
+        code, tables = kernel.code, kernel.branch_tables
+        for place in range(scope.first_instruction, len(code)):
+            code[place] = _resolve_branch(code[place], scope.labels)
+        for name in list(tables)[scope.first_table :]:
+            tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
 
-    def declare_variable(self, name: str) -> str:
-        """Declare a variable in the innermost scope; returns its own name."""
-        if not self._scopes:
-            return name
-        self._parsed_operands[-1] = {}
-        own = self._scopes[-1][name] = f"{name}@{next(self._serial)}"
+    def _make_own_name(self, name: str) -> str:
+        """The name of what is declared in the innermost scope, unique in the kernel."""
+        return f"{name}@{next(self._serial)}" if self.is_nested else name
+
+    def declare_label(self, name: str, line: int) -> str:
+        """Declare a label in the innermost scope; returns its own name."""
+        labels = self._scopes[-1].labels
+        if name in labels:
+            raise EkcError(f"PTX line {line}: label {name}: declared twice in one scope; rename one")
+        labels[name] = self._make_own_name(name)
+        return labels[name]
+
+    def declare_names(self, names: Sequence[str]) -> list[str]:
+        """Declare registers or variables in the innermost scope; returns their own names."""
+        scope, own = self._scopes[-1], [self._make_own_name(name) for name in names]
+        scope.parsed_operands = {}
+        scope.names |= zip(names, own, strict=True)
         return own
 
     def resolve_name(self, name: str) -> str:
         """The own name of the register or variable that a name refers to here."""
         for scope in reversed(self._scopes):
-            if name in scope:
-                return scope[name]
+            if name in scope.names:
+                return scope.names[name]
         return name
 
     def parse_operands(self, text: str, line: int) -> tuple[Operand, ...]:
         """The operands of an instruction, from the text after its opcode."""
-        parsed, operands = self._parsed_operands[-1], []
+        parsed, operands = self._scopes[-1].parsed_operands, []
         for piece in split_operands(text, line):
             operand = parsed.get(piece)
             if operand is None:
@@ -169,51 +192,6 @@ class _OperandReader(ConstantReader):
         if isinstance(base, Symbol) and base.offset:
             base, offset = Symbol(base.name), offset + base.offset
         return Address(base, offset)
-
-
-@dataclass
-class _LabelScope:
-    """One scope of labels."""
-
-    first_instruction: int = 0
-    """Index of the scope's first instruction in `KernelText.code`."""
-    first_table: int = 0
-    """Index of the scope's first entry in `KernelText.branch_tables`."""
-    labels: dict[str, str] = field(default_factory=dict)
-    """Label as written -> own name."""
-
-
-class LabelScopes:
-    """Scopes of labels in a kernel while it is parsed.
-
-    A branch may precede its label, so branches get the own names of labels when the scope is closed."""
-
-    def __init__(self) -> None:
-        self._scopes = [_LabelScope()]
-        self._serial = count()
-
-    def open_scope(self, kernel: KernelText) -> None:
-        """Open a scope."""
-        self._scopes.append(_LabelScope(len(kernel.code), len(kernel.branch_tables)))
-
-    def declare_label(self, name: str, line: int) -> str:
-        """Declare a label in the innermost scope; returns its own name."""
-        labels = self._scopes[-1].labels
-        if name in labels:
-            raise EkcError(f"PTX line {line}: label {name}: declared twice in one scope; rename one")
-        labels[name] = name if len(self._scopes) == 1 else f"{name}@{next(self._serial)}"
-        return labels[name]
-
-    def close_scope(self, kernel: KernelText) -> None:
-        """Close the innermost scope: its branches to its own labels get the own names of these."""
-        scope = self._scopes.pop()
-        if not scope.labels:
-            return
-        code, tables = kernel.code, kernel.branch_tables
-        for place in range(scope.first_instruction, len(code)):
-            code[place] = _resolve_branch(code[place], scope.labels)
-        for name in list(tables)[scope.first_table :]:
-            tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
 
 
 def _resolve_branch(instruction: Instruction, labels: dict[str, str]) -> Instruction:

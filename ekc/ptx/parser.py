@@ -12,7 +12,7 @@ from ekc.errors import EkcError
 from ekc.ptx.constants import ConstantReader
 from ekc.ptx.lexer import format_statement, strip_comments
 from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module, Register, Variable
-from ekc.ptx.operands import LabelScopes, NameScopes
+from ekc.ptx.operands import NameScopes
 
 _SPACES = {".global", ".const", ".shared", ".local", ".param", ".reg", ".tex"}
 _LINKAGE = {".visible", ".extern", ".weak", ".common"}
@@ -45,7 +45,7 @@ class _Parser(ConstantReader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.kernel, self.scopes, self.label_scopes = KernelText(""), NameScopes(), LabelScopes()
+        self.kernel, self.scopes = KernelText(""), NameScopes()
         self.source_line: int | None = None
 
     # -- module ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class _Parser(ConstantReader):
             depth += (word == "{") - (word == "}")
 
     def parse_entry(self) -> KernelText:
-        self.scopes, self.label_scopes = NameScopes(), LabelScopes()
+        self.scopes = NameScopes()
         self.kernel = KernelText(self.take(), registers=self.scopes.registers)
         self.source_line = None
         if self.accept("("):
@@ -177,7 +177,7 @@ class _Parser(ConstantReader):
                 self.take(">")
             else:
                 names = [name]
-            self.scopes.declare_registers(names, kind)
+            self.scopes.registers |= dict.fromkeys(self.scopes.declare_names(names), kind)
             if not self.accept(","):
                 break
         self.take(";")
@@ -195,18 +195,16 @@ class _Parser(ConstantReader):
             if word == "}":
                 if not self.scopes.is_nested:
                     return
-                self.scopes.close_scope()
-                self.label_scopes.close_scope(self.kernel)
+                self.scopes.close_scope(self.kernel)
             elif word == "{":
-                self.scopes.open_scope()
-                self.label_scopes.open_scope(self.kernel)
+                self.scopes.open_scope(self.kernel)
             elif word == ".reg":
                 self.parse_registers()
             elif word in _SPACES:
                 variables = self.parse_variables(word[1:])
-                self.kernel.variables.extend(
-                    replace(v, name=self.scopes.declare_variable(v.name)) for v in variables
-                )
+                names = self.scopes.declare_names([v.name for v in variables])
+                pairs = zip(variables, names, strict=True)
+                self.kernel.variables += [replace(v, name=name) for v, name in pairs]
             elif word == ".loc":
                 self.parse_location()
             elif word == ".pragma":
@@ -226,7 +224,7 @@ class _Parser(ConstantReader):
         line = self.current_line()
         label, raw, negation, guarded, opcode, text = match.groups()
         if label is not None:
-            own = self.label_scopes.declare_label(label, line)
+            own = self.scopes.declare_label(label, line)
             self.set_position(match.end())
             self.parse_label(own, line)
             return

@@ -58,7 +58,7 @@ class Checked:
 
     def find_row(self, kernel: BundleKernel) -> str:
         """The line of a kernel."""
-        pattern = rf"^{kernel.function} .* {kernel.device} +{kernel.role} .*$"
+        pattern = rf"^{kernel.function} .* {kernel.board.name} +{kernel.role} .*$"
         (row,) = re.findall(pattern, self.output, re.MULTILINE)
         return str(row)
 
@@ -189,7 +189,7 @@ def test_right_kernels(program: Program, capability: int) -> None:
 
 def check_row(row: dict[str, Any], kernel: BundleKernel) -> None:
     """Check the row of a kernel that is right."""
-    assert (row["function"], row["board"], row["source"]) == (kernel.function, kernel.device, "simulated")
+    assert (row["function"], row["board"], row["source"]) == (kernel.function, kernel.board.name, "simulated")
     assert (row["role"], row["digest"], row["right"]) == (kernel.role, kernel.schedule.digest, True)
     assert row["max_error"] == 0
     assert row["fault"] is None

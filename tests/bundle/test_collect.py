@@ -53,7 +53,7 @@ def test_targets_and_layers_choose(records: Path) -> None:
     ]
     bundle = collect_bundle("net", records, operators=operators, targets=["h100"]).bundle
     assert [f.name for f in bundle.functions] == ["head", "layer1_0_conv_1", "layer1_1_conv_1"]
-    assert {k.device for k in bundle.kernels} == {"h100"}
+    assert {k.board.name for k in bundle.kernels} == {"h100"}
     # Layers of one operator share its kernels.
     assert bundle.functions[1].shapes == bundle.functions[2].shapes
     texts = build_texts(bundle)
@@ -174,11 +174,11 @@ def test_other_toolchain_is_marked_wherever_figures_are(records: Path, tmp_path:
     marked = re.findall(
         r"a100 \(simulated\), measured elsewhere \(.*generator 5.*\): .* us", texts["include/ekc/net.hpp"]
     )
-    own = [k for k in bundle.kernels if k.device == "a100"]
+    own = [k for k in bundle.kernels if k.board.name == "a100"]
     assert len(marked) == len(own)
     assert "h100 (simulated), measured" not in texts["include/ekc/net.hpp"]
     rows = [line for line in texts["src/tables.h"].splitlines() if '"metered", "' in line]
-    assert [("generator 5" in row) for row in rows] == [k.device == "a100" for k in bundle.kernels]
+    assert [("generator 5" in row) for row in rows] == [k.board.name == "a100" for k in bundle.kernels]
 
 
 @pytest.mark.parametrize("kinds", ["kind = 'check'", "1"])

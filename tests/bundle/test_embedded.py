@@ -236,7 +236,7 @@ def test_threads_load_the_code_once(threads: Path) -> None:
 def test_preload_loads_what_calls_need_and_unload_ends_it(threads: Path, bundle: Bundle) -> None:
     lines, calls = run_words(threads, "preload call unload unload call unload")
     assert lines == [f"{word} ok 0" for word in ("preload", "call", "unload", "unload", "call", "unload")]
-    here = {k.symbol for k in bundle.kernels if k.device == "a100"}
+    here = {k.symbol for k in bundle.kernels if k.board.name == "a100"}
     # The second call loads one kernel again.
     assert calls["cuLibraryLoadData"] == calls["cuLibraryUnload"] == len(here) + 1
 

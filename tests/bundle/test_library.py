@@ -305,7 +305,7 @@ def test_selection_among_many_shapes_and_boards(collected: CollectedBundle, tmp_
     functions = []
     for function in bundle.functions:
         kernels = function.shapes[0].kernels
-        own = [k for k in kernels if k.device == "h100"]
+        own = [k for k in kernels if k.board.name == "h100"]
         demanding = [replace(k, compiled=demand_shared_memory(k.compiled)) for k in own]
         kernels = (
             *kernels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator.numerics.mma import find_fragment_indices
+from ekc.emulator.numerics.warp import find_fragment_indices
 from ekc.emulator.numerics.wgmma import multiply_factors
 from ekc.ir.drawing.fragments import find_mma_layouts, find_wgmma_layout
 from ekc.ir.hardware.mma import MMA_INSTRUCTIONS, MmaInstruction

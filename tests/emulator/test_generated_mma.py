@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ekc.ir.operators as o
-from ekc.emulator.numerics import mma
+from ekc.emulator.numerics import warp
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, INT8, DType, parse_dtype
 from ekc.ir.hardware.mma import (
     LANE_GROUPS,
@@ -45,7 +45,7 @@ def test_fragment_layouts_match_the_machine(product: MmaInstruction) -> None:
     """The element in each register of each lane: ekc.ir beside the PTX machine."""
     kind, depth = ptx_type(product.dtype), product.depth
     group, place = np.divmod(np.arange(LANE_GROUPS * LANES_PER_GROUP), LANES_PER_GROUP)
-    a, b, c = (mma.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
+    a, b, c = (warp.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
     for element in range(SUMS_PER_LANE):
         half, column = product.find_sum_element(element)
         assert np.array_equal(c.row[:, element], group + LANE_GROUPS * half)
@@ -82,14 +82,14 @@ def test_mma_description_computes_as_the_machine(product: MmaInstruction) -> Non
     meant = np.asarray(c + np.matmul(*widened), acc.numpy_dtype)
     left, right = widened if kind == "tf32" else (a, b)
     held = [
-        mma.gather_fragments(
+        warp.gather_fragments(
             x.astype(np.int64 if product.dtype.is_integer else np.float64), n, product.depth, t
         )
         for x, n, t in ((left, "a", kind), (right, "b", kind), (c, "c", "s32" if kind == "s8" else "f32"))
     ]
     shape, sums = product.name.removeprefix("mma."), "s32" if kind == "s8" else "f32"
-    found = mma.multiply_fragments(*held, shape, (sums, kind, kind, sums))
-    machine = mma.scatter_fragments(found, "d", product.depth, sums)
+    found = warp.multiply_fragments(*held, shape, (sums, kind, kind, sums))
+    machine = warp.scatter_fragments(found, "d", product.depth, sums)
     np.testing.assert_allclose(meant, machine, rtol=1e-5, atol=1e-5)
     assert f".{shape}." in product.ptx
     assert product.ptx.split()[0].endswith(f"{sums}.{kind}.{kind}.{sums}")

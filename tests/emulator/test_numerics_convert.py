@@ -24,7 +24,7 @@ from ekc.emulator.numerics.approx import (
     tanh_approx,
 )
 from ekc.emulator.numerics.convert import NUMPY_TYPES, cvt
-from ekc.emulator.numerics.half import bf16_to_f32
+from ekc.emulator.numerics.fma import bf16_to_f32
 from ekc.errors import InvalidInput
 
 INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")

@@ -8,14 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ekc.emulator.numerics.fma import fma32
-from ekc.emulator.numerics.half import (
+from ekc.emulator.numerics.fma import (
     add16,
     add16x2,
     bf16_to_f32,
     f32_to_bf16,
     fma16,
     fma16x2,
+    fma32,
     fma_bf16,
     fma_bf16x2,
     mul16,

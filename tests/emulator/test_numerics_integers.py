@@ -28,8 +28,7 @@ from ekc.emulator.numerics.integers import (
     prmt,
     rem,
     sad,
-    shf_l,
-    shf_r,
+    shf,
     shl,
     shr,
 )
@@ -131,8 +130,8 @@ def test_funnel_shifts(mode):
     amounts = [min(n, 32) if mode == "clamp" else n % 32 for n in c.tolist()]
     joined = [y << 32 | x for x, y in rows(a, b)]
     left = [(v << n) >> 32 for v, n in zip(joined, amounts, strict=True)]
-    agree(shf_l(a, b, c, mode), left, np.uint32)
-    agree(shf_r(a, b, c, mode), [v >> n for v, n in zip(joined, amounts, strict=True)], np.uint32)
+    agree(shf(a, b, c, "l", mode), left, np.uint32)
+    agree(shf(a, b, c, "r", mode), [v >> n for v, n in zip(joined, amounts, strict=True)], np.uint32)
 
 
 def field(value, position, length, bits, signed):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator.numerics.mma import (
+from ekc.emulator.numerics.warp import (
     find_fragment_indices,
     find_ldmatrix_sources,
+    find_shuffle_source,
     gather_fragments,
+    match_any,
     multiply_fragments,
+    redux,
     scatter_fragments,
 )
-from ekc.emulator.numerics.warp import find_shuffle_source, match_any, redux
 from ekc.errors import InvalidInput
 
 LANE = np.arange(32)

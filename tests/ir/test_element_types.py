@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ekc.ir.operators as o
-from ekc.emulator.numerics.half import tf32_round
+from ekc.emulator.numerics.fma import tf32_round
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.comparison.compare import make_random_input_arrays

@@ -33,10 +33,10 @@ def build_init_text(scope: Scope, node: InitNode) -> NodeText:
     start = Arithmetic(acc).format_literal(find_reduction_identity(compute.combine, acc))
     names, loops = scope.make_tile_loops(node.region, None, 1)
     if node.buffer is not None:
-        target = names.format_cell(node.buffer, make_segment_variables(node.region))
-        return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": ""})
-    target, guard = names.format_element(node.target), names.format_condition(node.target.guards)
-    start = format_conversion(start, acc, compute.output.dtype)
+        target, guard = names.format_cell(node.buffer, make_segment_variables(node.region)), ""
+    else:
+        target, guard = names.format_element(node.target), names.format_condition(node.target.guards)
+        start = format_conversion(start, acc, compute.output.dtype)
     return NodeText("init", {"loops": loops, "target": target, "start": start, "guard": guard})
 
 

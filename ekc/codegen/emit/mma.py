@@ -1,4 +1,5 @@
-"""Text of `ldmatrix` and `mma`: fragments loaded from shared memory, and products of a warp.
+"""Text of tensor cores: fragments loaded by `ldmatrix` and products by `mma`; for a warpgroup, products by
+`wgmma` and the start addresses of the tiles that it multiplies.
 
 The address of the row that a lane gives to `ldmatrix` is computed before the loop that loads the tiles, in
 the first copy of the tile. The loop adds the offset of the copy in use, and constants that an instruction can
@@ -16,9 +17,10 @@ from ekc.codegen.emit.names import CNames, format_digit
 from ekc.codegen.emit.strength_reduction import HoistedAddress, format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
-from ekc.ir.hardware.memory import WARP, find_swizzle_period
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP, find_swizzle_period
 from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
-from ekc.ir.lowering.buffers import TensorAccess, substitute_access
+from ekc.ir.hardware.wgmma import WgmmaDescriptor, WgmmaFamily, WgmmaInstruction
+from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
 from ekc.ir.lowering.fragments import (
     LANE_MATRIX_HIGH,
     LANE_MATRIX_LOW,
@@ -28,8 +30,10 @@ from ekc.ir.lowering.fragments import (
     find_ldmatrix_fit,
     find_register_element,
     find_row_pointer,
+    find_tile_start,
+    is_mn_major,
 )
-from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, MmaNode
+from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, MmaNode, SharedFactor
 
 _LANE_PART_NAMES = {LANE_ROW: "matrix_row", LANE_MATRIX_LOW: "matrix_low", LANE_MATRIX_HIGH: "matrix_high"}
 
@@ -185,13 +189,14 @@ def hoist_fragment_rows(
     period = find_swizzle_period(int(buffer.swizzle), buffer.dtype.bytes)
     swizzle_loops = [name for name in loops if steps.get(name, 0) % period]
     joint = any(not isinstance(a, str) and a.find_variables() & loops.keys() for a, _ in row.address.terms)
-    if joint or not all(_is_unrolled(loops[name]) for name in swizzle_loops):
+    around = [loops[name] for name in swizzle_loops]
+    if joint or not all(x.must_unroll or int(x.loop.unroll) >= int(x.loop.extent) for x in around):
         return None
     innermost, filled = {x.name for x in node.fragment_loops[-1:]}, count_filled_fragments(node)
     plain = {name: step for name, step in steps.items() if name not in swizzle_loops}
     (start,) = names.find_free_names([f"{names[node.stage.buffer.name]}_address"])
     first = replace(names, zero=names.zero | plain.keys())
-    extents = [int(loops[name].loop.extent) for name in swizzle_loops]
+    extents = [int(x.loop.extent) for x in around]
     picked = start + "".join(f"[{names[name]}]" for name in swizzle_loops)
     further = names.format_linear(AffineForm(tuple(plain.items())).scale(buffer.dtype.bytes))
     text = {
@@ -213,5 +218,89 @@ def collect_loops(nodes: Iterable[Any]) -> dict[str, LoopNode]:
     return {n.loop.name: n for n in nodes if isinstance(n, LoopNode)}
 
 
-def _is_unrolled(node: LoopNode) -> bool:
-    return node.must_unroll or int(node.loop.unroll) >= int(node.loop.extent)
+def _make_instruction(node: MmaNode) -> WgmmaInstruction:
+    tile = node.tile
+    assert isinstance(tile.instruction, WgmmaFamily)
+    assert tile.strip_loop is not None
+    is_mn_majors = [is_mn_major(node, f) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    return WgmmaInstruction(tile.instruction, int(tile.strip_loop.extent), *map(bool, is_mn_majors))
+
+
+def build_group_product_values(node: MmaNode, names: CNames, places: Mapping[str, str]) -> dict[str, Any]:
+    """The call of a product: the first of its sums, their strides, and the descriptors of its factors.
+
+    `places` has C text of the start address of each tile, by buffer name.
+    """
+    target, tile = node.compute.target, node.tile
+    assert target.buffer is not None
+    assert tile.strip_loop is not None
+    first = substitute_access(target, {x.name: AffineForm() for x in tile.inner_loops})
+    steps = dict(target.address.terms)
+    moves = (tile.strip_loop, tile.row_half_loop, tile.column_pair_loop)
+    strides = [int(steps.get(x.name, 0)) for x in moves]
+    factors = [_format_descriptor(node, f, places) for f in (node.a, node.b) if isinstance(f, SharedFactor)]
+    name = f"{_make_instruction(node).function_name}<{', '.join(map(str, strides))}>"
+    cell = names.format_cell(target.buffer, first.segment_coordinates)
+    return {"call": f"{name}(&{cell}, {', '.join(factors)});"}
+
+
+def format_wait(kernel: LaunchTree, names: CNames) -> str:
+    """The call that waits for products; its argument is the array of a thread's sums."""
+    products = (n for n in kernel.nodes if isinstance(n, MmaNode) and isinstance(n.a, SharedFactor))
+    (sums,) = {n.compute.target.buffer for n in products}
+    assert sums is not None
+    return f"wait_for_products<{int(sums.elements)}>(&{names[sums.name]}{'[0]' * len(sums.storage_extents)});"
+
+
+def _format_descriptor(node: MmaNode, factor: SharedFactor, places: Mapping[str, str]) -> str:
+    buffer = factor.source.buffer
+    assert buffer is not None
+    mn_major, rows = bool(is_mn_major(node, factor)), int(buffer.row_count)
+    descriptor = WgmmaDescriptor.for_tile(mn_major, rows, SHARED_LINE_BYTES)
+    return f"make_descriptor<{descriptor.bits:#x}>({places[buffer.name]})"
+
+
+def hoist_tile_start(
+    node: MmaNode, factor: SharedFactor, names: CNames, loops: Mapping[str, LoopNode], copy: str
+) -> HoistedAddress:
+    """Hoist the start addresses of the tiles of a factor.
+
+    `loops` are the loops between the tile loop and the use of the tiles.
+
+    &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
+      ->   B_shared_start + k_0_copy * 16384 + k_1 * 2048 + panel_index<..>(j_1 * 64) * 2
+    """
+    tile_start = find_tile_start(node, factor)
+    buffer = tile_start.buffer
+    assert buffer is not None
+    (start,) = names.find_free_names([f"{names[buffer.name]}_start"])
+    terms = ((a, c) for a, c in tile_start.address.terms if isinstance(a, str) and a in loops)
+    inside = AffineForm(tuple(terms))
+    outside = replace(names, zero=names.zero | {a for a, _ in inside.terms if isinstance(a, str)})
+    text = {
+        "declare": f"unsigned int {start};",
+        "loops": [],
+        "target": start,
+        "value": keep_address_in_register(outside.format_cell(buffer, tile_start.segment_coordinates, "0")),
+        "what": names[buffer.name],
+    }
+    address = f"{start} + {format_copy_offset(buffer, copy)}"
+    further = _format_byte_offset(buffer, inside, names)
+    return HoistedAddress(text, f"{address} + {further}" if further else address)
+
+
+def _format_byte_offset(buffer: Buffer, form: AffineForm, names: CNames) -> str:
+    """C text of the bytes that a form adds: by whole rows, at a constant distance, and within a row.
+
+    Tiles begin in the first line of a swizzle pattern, where the swizzle changes nothing.
+    """
+    width, size = int(buffer.row_pitch), buffer.dtype.bytes
+    rows = tuple((a, int(c) // width * buffer.panel * size) for a, c in form.terms if int(c) % width == 0)
+    within = names.format_linear(AffineForm(tuple(t for t in form.terms if int(t[1]) % width)))
+    parts = [names.format_linear(AffineForm(rows))] if rows else []
+    if within != "0":
+        index = f"({within})"
+        if width != buffer.panel:
+            index = names.format_stored_index(replace(buffer, swizzle=1), within)
+        parts.append(f"{index} * {size}")
+    return " + ".join(part for part in parts if part != "0")

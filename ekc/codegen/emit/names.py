@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ekc.codegen.emit.types import Arithmetic
@@ -31,17 +31,6 @@ _INT_MAX = 2**31 - 1
 def overflows_int(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
     """Whether an int cannot hold the form, a term of it or a partial sum."""
     return _is_outside_int(_compute_range(form, extents))
-
-
-def offset_overflows_int(
-    index: Sequence[AffineForm], strides: Sequence[int], extents: Mapping[str, Extent]
-) -> bool:
-    """Whether an int cannot hold `(form) * stride + ...`: an index may be far outside a small tensor."""
-    low = high = 0
-    for form, stride in zip(index, strides, strict=True):
-        least, most = (end * stride for end in _compute_range(form, extents))
-        low, high = low + least, high + most
-    return _is_outside_int((low, high))
 
 
 def has_wide_division(form: AffineForm, extents: Mapping[str, Extent]) -> bool:
@@ -143,16 +132,17 @@ class CNames:
     def name_shared_coordinates(self, kernel: LaunchTree, region: Region) -> list[str]:
         """Names of the coordinates of a tile that a block copies: after the axis where one has it."""
         axis_of = {x.name: x.axis for x in kernel.nest.loops}
+        taken = {
+            *_COORDINATES,
+            *(name for own in self.table.values() for name in (own, *_list_derived_names(own))),
+        }
         names = []
         for i, s in enumerate(region.segments):
             axes = {axis_of.get(a, "") if isinstance(a, str) else "" for a, _ in s.terms}
             axis = axes.pop() if len(axes) == 1 else ""
             own = to_c_name(axis) if axis and (s.is_joint or "+" not in axis) else ""
-            names.append(own if own and own not in _COORDINATES and not self._is_taken(own) else f"d{i}")
+            names.append(own if own and own not in taken else f"d{i}")
         return names
-
-    def _is_taken(self, name: str) -> bool:
-        return any(name in (own, *_list_derived_names(own)) for own in self.table.values())
 
     def name_thread_coordinates(self, region: Region) -> list[str]:
         """Names of the coordinates of a tile of one thread: after the loop that uses the tile."""
@@ -226,8 +216,12 @@ class CNames:
         return " + ".join(parts) or "0"
 
     def offset_overflows(self, access: TensorAccess) -> bool:
-        """Whether an int cannot hold the offset of an access."""
-        return offset_overflows_int(access.index, access.spec.strides, self.extents)
+        """Whether an int cannot hold `(form) * stride + ...`: an index may be far outside a small tensor."""
+        low = high = 0
+        for form, stride in zip(access.index, access.spec.strides, strict=True):
+            least, most = (end * stride for end in _compute_range(form, self.extents))
+            low, high = low + least, high + most
+        return _is_outside_int((low, high))
 
     def form_overflows(self, form: AffineForm) -> bool:
         """Whether an int cannot hold a form."""
@@ -256,7 +250,8 @@ class CNames:
             return arithmetic.format_literal(e.value)
         if isinstance(e, ex.Var):
             form = axes[e.name]
-            return arithmetic.format_cast(self.format_linear(form, self.form_overflows(form)))
+            index = self.format_linear(form, self.form_overflows(form))
+            return f"static_cast<{arithmetic.dtype.cuda_name}>({index})"
         if isinstance(e, ex.Load):
             return load(e)
         if isinstance(e, ex.Call):
@@ -288,13 +283,10 @@ def _needs_wide_division(nest: Nest, extents: Mapping[str, Extent]) -> bool:
 
 def _can_be_negative(form: AffineForm) -> bool:
     """Whether a form of loop variables can be below 0."""
-    return int(form.const) < 0 or any(
-        int(c) < 0 or (int(c) and _can_atom_be_negative(a)) for a, c in form.terms
+    quotients = (a for a, c in form.terms if int(c) and not isinstance(a, str) and a.op == "//")
+    return any(int(n) < 0 for n in (form.const, *(c for _, c in form.terms))) or any(
+        _can_be_negative(atom.inner) for atom in quotients
     )
-
-
-def _can_atom_be_negative(atom: Atom) -> bool:
-    return not isinstance(atom, str) and atom.op == "//" and _can_be_negative(atom.inner)
 
 
 HARDWARE_INDICES = {"block": "blockIdx", "thread": "threadIdx"}
@@ -308,9 +300,7 @@ def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
         loops = kernel.find_bound_loops(level)
         where = f"{HARDWARE_INDICES[level[:-2]]}.{level[-1]}"
         for position, loop in enumerate(loops):
-            below = 1
-            for inner in loops[position + 1 :]:
-                below *= int(inner.extent)
+            below = math.prod(int(inner.extent) for inner in loops[position + 1 :])
             digit = format_digit(where, below, int(loop.extent), position == 0)
             lines.append(f"const int {names[loop.name]} = {digit};")
     x, y = int(kernel.find_level_extent("thread.x")), int(kernel.find_level_extent("thread.y"))

@@ -20,14 +20,16 @@ from ekc.codegen.emit.copies import build_cooperative_copy, build_private_copy, 
 from ekc.codegen.emit.mma import (
     add_lane_parts,
     build_fragment_values,
+    build_group_product_values,
     build_product_values,
     collect_loops,
     find_lane_row,
+    format_wait,
     hoist_fragment_rows,
+    hoist_tile_start,
 )
 from ekc.codegen.emit.scope import NodeText, Scope
-from ekc.codegen.emit.strength_reduction import hoist_copy_starts, unroll_rounds
-from ekc.codegen.emit.wgmma import build_group_product_values, format_wait, hoist_tile_start
+from ekc.codegen.emit.strength_reduction import CopyValues, hoist_copy_starts, unroll_rounds
 from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.lowering import nodes as tree
 
@@ -50,7 +52,9 @@ def _build_node_text(scope: Scope, node: tree.Node) -> NodeText:
         case tree.StageNode():
             return NodeText("register_stage", build_private_copy(scope, node))
         case tree.FragmentNode():
-            return NodeText("fragment", _build_fragment(scope, node))
+            copy = scope.copy_indices.get(node.stage.staging.source, "")
+            row = scope.fragment_rows.get(node.stage.buffer.name, "")
+            return NodeText("fragment", build_fragment_values(node, scope.names, copy, row))
         case tree.MmaNode() if isinstance(node.a, tree.SharedFactor):
             return NodeText("product", build_group_product_values(node, scope.names, scope.fragment_rows))
         case tree.MmaNode():
@@ -72,11 +76,6 @@ def _build_node_text(scope: Scope, node: tree.Node) -> NodeText:
             return NodeText("barrier")
 
 
-def _build_fragment(scope: Scope, node: tree.FragmentNode) -> dict[str, Any]:
-    name, copy = node.stage.buffer.name, scope.copy_indices.get(node.stage.staging.source, "")
-    return build_fragment_values(node, scope.names, copy, scope.fragment_rows.get(name, ""))
-
-
 def _build_pipelined_loop(scope: Scope, node: tree.LoopNode) -> NodeText:
     """Double buffering: fetch the next tile into registers, use this one, then store the fetched tile."""
     name = scope.names[node.loop.name]
@@ -86,12 +85,9 @@ def _build_pipelined_loop(scope: Scope, node: tree.LoopNode) -> NodeText:
         scope.copy_indices[s.buffer.name] = f"{name} % 2"
     # The fetched elements are in registers, which cannot be indexed: every round is unrolled.
     copies = [build_cooperative_copy(scope, s) | {"unroll": ""} for s in stages]
-    starts: list[dict[str, Any]] = []
     if scope.uses_pointer_increments:
         copies = [unroll_rounds(copy, s.buffer.region) for copy, s in zip(copies, stages, strict=True)]
-        copies, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, stages, copies)
-        scope.preamble += found.before_loops
-        starts = found.before_tile_loop
+    copies, starts = _hoist_copies(scope, node, stages, copies)
     rows = _hoist_fragment_rows(scope, rest)
     fetches, commits = (tuple(NodeText(kind, c) for c in copies) for kind in ("fetch", "commit"))
     body = build_node_texts(scope, rest)
@@ -111,11 +107,7 @@ def _build_overlapped_loop(scope: Scope, node: tree.LoopNode) -> NodeText:
     name, stages, copies = scope.names[node.loop.name], int(node.loop.stages), _list_shared_stages(node)
     scope.copy_indices |= {s.buffer.name: f"{name}_copy" for s in copies}
     texts = [unroll_rounds(build_cooperative_copy(scope, s), s.buffer.region) for s in copies]
-    starts: list[dict[str, Any]] = []
-    if scope.uses_pointer_increments:
-        texts, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, copies, texts)
-        scope.preamble += found.before_loops
-        starts = found.before_tile_loop
+    texts, starts = _hoist_copies(scope, node, copies, texts)
     rest = [n for n in node.body if n not in copies and not isinstance(n, tree.CopyWaitNode)]
     rows = [*_hoist_fragment_rows(scope, rest), *_hoist_tile_starts(scope, node.loop.name, rest)]
     # Asynchronous products are started first; the wait for them comes after the copies have been issued.
@@ -133,6 +125,18 @@ def _build_overlapped_loop(scope: Scope, node: tree.LoopNode) -> NodeText:
         "main_pragma": _format_main_pragma(node),
     }
     return NodeText("async_pipeline", text, build_node_texts(scope, group.body if group else rest))
+
+
+def _hoist_copies(
+    scope: Scope, node: tree.LoopNode, stages: Sequence[tree.StageNode], copies: list[CopyValues]
+) -> tuple[list[CopyValues], list[CopyValues]]:
+    """The copies of a pipelined loop with their addresses computed before, where the kernel needs that, and
+    the variables that are computed before the loop."""
+    if not scope.uses_pointer_increments:
+        return copies, []
+    copies, found = hoist_copy_starts(scope.kernel, scope.names, node.loop, stages, copies)
+    scope.preamble += found.before_loops
+    return copies, found.before_tile_loop
 
 
 def _hoist_fragment_rows(scope: Scope, nodes: Sequence[tree.Node]) -> list[dict[str, Any]]:
@@ -180,10 +184,9 @@ def _build_fetch_buffer(scope: Scope, stage: tree.StageNode) -> dict[str, Any]:
 def _build_loop_values(scope: Scope, node: tree.LoopNode) -> dict[str, Any]:
     """Values of every loop: name and type of the counter, iterations, pragma."""
     loop = node.loop
-    counter = "long long" if int(loop.extent) >= 2**31 else "int"
     return {
         "name": scope.names[loop.name],
-        "type": counter,
+        "type": "long long" if int(loop.extent) >= 2**31 else "int",
         "extent": int(loop.extent),
         "pragma": _format_pragma(node),
     }

@@ -40,12 +40,6 @@ class OuterLoopOffsets:
     names: CNames
     """C names of the coordinates of a round."""
 
-    @classmethod
-    def for_loop(cls, kernel: LaunchTree, loop: Loop, names: CNames) -> OuterLoopOffsets:
-        """The serial loops around the tile loop `loop`."""
-        own = {x.name: int(x.extent) for x in kernel.nest.loops if x.is_serial and x.name != loop.name}
-        return cls(own, names)
-
     def split_offset(self, source: TensorAccess) -> tuple[str, str] | None:
         """The constant part of an offset in elements, and the part that the loops add; None if they do not
         split.
@@ -92,14 +86,9 @@ class OuterLoopOffsets:
         return tuple((a, int(c)) for a, c in form.terms if isinstance(a, str) and a in self.extents)
 
 
-def keep_in_register(number: str) -> str:
-    """C call that holds a number in a register."""
-    return f"keep_in_register({number})"
-
-
 def keep_address_in_register(element: str) -> str:
     """C call that holds the address of an element of a shared tile in a register."""
-    return keep_in_register(f"shared_address(&{element})")
+    return f"keep_in_register(shared_address(&{element}))"
 
 
 CopyValues = dict[str, Any]
@@ -234,7 +223,8 @@ def _hoist_source(
     pointer, start, inside, outside = names.find_free_names([f"{copy['name']}_{part}" for part in parts])
     fixed = tuple(g for g in source.guards if loop.name not in g.form.find_variables())
     moving = names.format_condition(tuple(g for g in source.guards if loop.name in g.form.find_variables()))
-    around = OuterLoopOffsets.for_loop(kernel, loop, replace(names, zero=names.zero | {loop.name}))
+    serial = {x.name: int(x.extent) for x in kernel.nest.loops if x.is_serial and x.name != loop.name}
+    around = OuterLoopOffsets(serial, replace(names, zero=names.zero | {loop.name}))
     per_round = PerRound.for_copy(copy, _find_source_round_step(copy, node), int(copy["strip"]))
     early, late = _hoist_offset(around, source, start, per_round)
     test = ""
@@ -267,7 +257,7 @@ def _hoist_offset(
     constant, adding = parts
     which = "[round]" if per_round.round_step is None else ""
     late = per_round.make_variable("int", name, f"{base}{which} + {adding}")
-    return [per_round.make_variable("int", base, keep_in_register(constant))], [late]
+    return [per_round.make_variable("int", base, f"keep_in_register({constant})")], [late]
 
 
 def _hoist_guards(
@@ -282,7 +272,7 @@ def _hoist_guards(
         return [], [per_round.make_variable("bool", name, around.names.format_condition(guards))]
     mask, bits = parts
     late = per_round.make_variable("bool", name, f"({outside}[round] & ({bits})) == 0")
-    return [per_round.make_variable("unsigned int", outside, keep_in_register(mask))], [late]
+    return [per_round.make_variable("unsigned int", outside, f"keep_in_register({mask})")], [late]
 
 
 def _hoist_target(copy: CopyValues, node: StageNode, names: CNames) -> tuple[CopyValues, list[CopyValues]]:
@@ -295,8 +285,8 @@ def _hoist_target(copy: CopyValues, node: StageNode, names: CNames) -> tuple[Cop
         return copy, []
     buffer = node.buffer
     (start,) = names.find_free_names([f"{copy['name']}_address"])
-    round_step, strip_step = _find_target_round_step(copy, buffer), _find_target_strip_step(copy, buffer)
-    per_round = PerRound.for_copy(copy, round_step, strip_step)
+    strip_step = _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(copy["strip"]))
+    per_round = PerRound.for_copy(copy, _find_target_round_step(copy, buffer), strip_step)
     address = f"{per_round.format_round(start)} + {format_copy_offset(buffer, copy['parity'])}"
     first = keep_address_in_register(names.format_cell(buffer, make_segment_variables(buffer.region), "0"))
     at = f"shared_element<{buffer.dtype.cuda_name}>({address})"
@@ -336,11 +326,6 @@ def _find_target_round_step(copy: CopyValues, buffer: Buffer) -> int | None:
     if "slowest" not in copy:
         return None
     return _convert_step_to_bytes(buffer, int(buffer.strides[0]) * int(copy["slowest"]))
-
-
-def _find_target_strip_step(copy: CopyValues, buffer: Buffer) -> int | None:
-    """Bytes from one strip to the next in the tile; None if not constant."""
-    return _convert_step_to_bytes(buffer, int(buffer.strides[-1]) * int(copy["strip"]))
 
 
 def _convert_step_to_bytes(buffer: Buffer, step: int) -> int | None:

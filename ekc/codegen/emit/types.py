@@ -74,10 +74,6 @@ class Arithmetic:
         with np.errstate(under="ignore"):
             return f"{np.float32(number)}f"
 
-    def format_cast(self, index: str) -> str:
-        """An index converted to a value."""
-        return f"static_cast<{self.dtype.cuda_name}>({index})"
-
     def format_call(self, function: str, argument: str) -> str:
         """A call of a function of one value."""
         names = _INT_FUNCTIONS if self.dtype.is_integer else _FLOAT_FUNCTIONS

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.ir.compute import TensorSpec
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
@@ -86,19 +85,9 @@ class BundleKernel:
     """One of `ROLES`."""
 
     @property
-    def device(self) -> str:
-        """Name of the board that the figures are of."""
-        return self.board.name
-
-    @property
     def arch(self) -> str:
         """Architecture that the kernel is compiled for."""
         return self.board.arch
-
-    @property
-    def source(self) -> str:
-        """Source of the figures: "measured" or "simulated"."""
-        return self.board.source
 
     @property
     def symbol(self) -> str:
@@ -181,10 +170,16 @@ _WORKSPACE_ALIGNMENT_BYTES = 256
 """Bytes between the starts of workspace tensors, as cudaMalloc gives."""
 
 
-def lay_out_workspace(tensors: Sequence[TensorSpec]) -> tuple[dict[str, int], int]:
-    """Lay out the workspace: the offset of each intermediate tensor in bytes, and the bytes of all."""
+def lay_out_workspace(op: Operator, compiled: CompiledKernel) -> tuple[tuple[str, ...], dict[str, int], int]:
+    """Lay out the workspace of a kernel: the tensors that its launches use, the offset of each intermediate
+    one in bytes, and the bytes of all. `op`: the operator of the program, with the tensors that steps of the
+    schedule add, such as parts of a sum."""
     offsets, total = {}, 0
-    for t in tensors:
-        offsets[t.name] = total
-        total += -(-t.bytes // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
-    return offsets, total
+    used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
+    given = {t.name for t in (*op.inputs, *op.outputs)}
+    for name in used:
+        if name not in given:
+            offsets[name] = total
+            size = op.tensors[name].bytes
+            total += -(-size // _WORKSPACE_ALIGNMENT_BYTES) * _WORKSPACE_ALIGNMENT_BYTES
+    return tuple(used), offsets, total

@@ -48,15 +48,11 @@ def check_bundle_name(name: str) -> str:
     if not is_identifier(name):
         rule = "a letter from a to z, then letters, digits, _"
         raise InvalidInput(f"--name: {name!r} is not an identifier ({rule}); try {near!r}")
-    if not _is_plain(name):
+    if name != name.lower() or "__" in name or name.endswith("_"):
         raise InvalidInput(
             f"--name: {name!r} is not in lower case with single underscores inside; try {near!r}"
         )
     return name
-
-
-def _is_plain(name: str) -> bool:
-    return name == name.lower() and "__" not in name and not name.endswith("_")
 
 
 def has_meaning(name: str) -> bool:

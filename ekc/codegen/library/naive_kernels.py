@@ -18,7 +18,7 @@ from ekc.codegen.library.kernels import Bundle, lay_out_workspace
 from ekc.codegen.render import clean_comment, format_text_words
 from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
-from ekc.ir.compute import Axis, Compute
+from ekc.ir.compute import Axis
 from ekc.ir.hardware.target import parse_arch_number
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.memory_access import find_stored_tensors
@@ -86,7 +86,7 @@ def estimate_tolerance(schedule: Schedule) -> NaiveTolerance:
     """
     op, tree = schedule.program.op, derive_launches(schedule.program)[-1]
     compute = next(c for c in op.computes if c.output.name == tree.nest.output.name)
-    if max(_count_terms(c) for c in op.computes) > _MAX_TERMS:
+    if max(math.prod(axis.extent for axis in c.reduction_axes) for c in op.computes) > _MAX_TERMS:
         return NaiveTolerance(math.inf, 0.0)
     expected = ReferenceEvaluator.from_seed(schedule.op, DATA_SEED).for_operator(op)
     unstored = set(op.tensors) - find_stored_tensors(tree.nest)
@@ -95,11 +95,6 @@ def estimate_tolerance(schedule: Schedule) -> NaiveTolerance:
     finite = found.values[np.isfinite(found.values)]
     scale = float(np.max(np.abs(finite), initial=0.0))
     return NaiveTolerance(_COMPARED_KERNELS * (found.tolerance + choice), scale)
-
-
-def _count_terms(compute: Compute) -> int:
-    """Terms of a sum, or of another reduction."""
-    return math.prod(axis.extent for axis in compute.reduction_axes)
 
 
 def _format_number(value: float) -> str:
@@ -139,8 +134,7 @@ def _describe_naive(kernel: NaiveKernel) -> dict[str, Any]:
     op, compiled = kernel.schedule.program.op, kernel.compiled
     tensors = [*kernel.op.inputs, *kernel.op.outputs]
     given = [t.name for t in tensors]
-    used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
-    offsets, total = lay_out_workspace([op.tensors[x] for x in used if x not in given])
+    _, offsets, total = lay_out_workspace(op, compiled)
     numbers = {name: number for number, name in enumerate([*given, *offsets])}
     return {
         "title": clean_comment(str(kernel.op).splitlines()[0]),

@@ -313,22 +313,16 @@ def _describe_arch(arch: str) -> dict[str, str]:
     }
 
 
-def _format_extents(op: Operator) -> str:
-    return "x".join(map(str, list_extents(op)))
-
-
 def _format_figure(value: float | None) -> str:
     return "unknown" if value is None else repr(float(value))
 
 
 def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> dict[str, Any]:
     """A row of the table with its launcher."""
-    # The operator of the program has the tensors that steps of the schedule add, such as parts of a sum.
     op, compiled = kernel.schedule.program.op, kernel.compiled
+    extents = "x".join(map(str, list_extents(kernel.op)))
     given = [t.name for t in (*op.inputs, *op.outputs)]
-    used = dict.fromkeys(a for launch in compiled.launches for a in launch.arguments)
-    between = [op.tensors[x] for x in used if x not in given]
-    offsets, total = lay_out_workspace(between)
+    used, offsets, total = lay_out_workspace(op, compiled)
     pointers = {x: f"tensor_{i}" for i, x in enumerate(given)}
     pointers |= {x: f"between_{i}" for i, x in enumerate(offsets)}
     return {
@@ -340,7 +334,7 @@ def _describe_kernel(kernel: BundleKernel, boards: tuple[TargetBoard, ...]) -> d
         "energy_source": kernel.figures.energy_source,
         "conditions": json.dumps(kernel.figures.conditions),
         "comments": [
-            clean_comment(f"{kernel.board.label}, {kernel.function}, {_format_extents(kernel.op)}"),
+            clean_comment(f"{kernel.board.label}, {kernel.function}, {extents}"),
             *(clean_comment(f"{key}: {value}") for key, value in kernel.figures.provenance.items()),
         ],
         "workspace_bytes": total,

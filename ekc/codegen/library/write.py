@@ -150,9 +150,9 @@ def _build_kernel_record(kernel: BundleKernel) -> Mapping[str, Any]:
     return {
         "symbol": kernel.symbol,
         "function": kernel.function,
-        "board": kernel.device,
+        "board": kernel.board.name,
         "arch": kernel.arch,
-        "source": kernel.source,
+        "source": kernel.board.source,
         "role": kernel.role,
         "latency_s": kernel.figures.latency_s,
         "energy_j": kernel.figures.energy_j,
@@ -182,17 +182,15 @@ def read_contents(folder: Path, name: str) -> frozenset[tuple[str, str]]:
     that can be read."""
     try:
         record = parse_json(read_plain_file(folder / f"{name}.json"))
-        return frozenset((_find_title(kernel), _find_board(kernel)) for kernel in record["kernels"])
+        return frozenset(_describe_record(kernel) for kernel in record["kernels"])
     except (OSError, ValueError, KeyError, TypeError, EkcError):
         return frozenset()
 
 
-def _find_title(kernel: Mapping[str, Any]) -> str:
-    return str(operator_from_json(kernel["schedule"]["operator"])).splitlines()[0]
-
-
-def _find_board(kernel: Mapping[str, Any]) -> str:
-    return f"{kernel['board']}{' (simulated)' * (kernel['source'] == 'simulated')}"
+def _describe_record(kernel: Mapping[str, Any]) -> tuple[str, str]:
+    """Operator and board of a kernel in a record."""
+    title = str(operator_from_json(kernel["schedule"]["operator"])).splitlines()[0]
+    return title, f"{kernel['board']}{' (simulated)' * (kernel['source'] == 'simulated')}"
 
 
 def describe_lost(folder: Path, before: frozenset[tuple[str, str]], after: frozenset[tuple[str, str]]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-
-from ekc.emulator.decode.block_writer import BlockWriter
+from ekc.emulator.decode.block_writer import BlockWriter, Writer
 from ekc.emulator.decode.context import dtype_of
-from ekc.ptx.module import TYPE_BYTES, Immediate, Instruction, Pair, Register, Symbol, Vector
+from ekc.ptx.module import TYPE_BYTES, Immediate, Operand, Pair, Register, Symbol, Vector
 
-_LOGIC_UFUNCS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_UFUNCS = {
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "invert",
+    "shl": "left_shift", "shr": "right_shift",
+}  # fmt: skip
 _COMPARE_UFUNCS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
     "ge": "greater_equal", "lo": "less", "ls": "less_equal", "hi": "greater", "hs": "greater_equal",
@@ -20,224 +20,200 @@ _CONVERSION_ROUNDINGS = ("rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rn
 _UNORDERED_COMPARISONS = {f"{name}u": name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
-def write_move(w: BlockWriter, instruction: Instruction) -> None:
+class _Form(NamedTuple):
+    """An instruction that is one expression."""
+
+    text: str
+    """The expression: `{0}` is the first source, `{parts}` the opcode split at its dots."""
+    kinds: tuple[str, ...] = ()
+    """Types of the sources; "" or nothing for that of the instruction."""
+    result: str = ""
+    """Type of the result; "" likewise."""
+
+
+_FORMS = {
+    "cnot": _Form("({0} == 0).astype({0}.dtype)"),
+    "bfe": _Form("bits.bfe({0}, {1}, {2})", ("", "u32", "u32")),
+    "bfi": _Form("bits.bfi({0}, {1}, {2}, {3})", ("", "", "u32", "u32")),
+    "popc": _Form("bits.popc({0})", result="u32"),
+    "clz": _Form("bits.clz({0})", result="u32"),
+    "bfind": _Form("bits.bfind({0}, shiftamt='shiftamt' in {parts})", result="u32"),
+    "brev": _Form("bits.brev({0})"),
+    "prmt": _Form("bits.prmt({0}, {1}, {2}, *{parts}[2:])", ("u32", "u32", "u32"), "u32"),
+    "shf": _Form("bits.shf({0}, {1}, {2}, {parts[1]!r}, {parts[2]!r})", ("u32", "u32", "u32"), "u32"),
+    "sad": _Form("bits.sad({0}, {1}, {2})"),
+    "mul24": _Form("bits.mul24({0}, {1}, {parts[1]!r})"),
+    "mad24": _Form("bits.mad24({0}, {1}, {2}, {parts[1]!r})"),
+    "dp4a": _Form("bits.dp4a({0}, {1}, {2})"),
+    "dp2a": _Form("bits.dp2a({0}, {1}, {2}, {parts[1]!r})"),
+    "copysign": _Form("copysign({1}, {0})"),
+    "activemask": _Form("vote('ballot', TRUE, ALL32, {mask})", result="b32"),
+    "selp": _Form("where({2}, {0}, {1})", ("", "", "pred")),
+}
+
+
+def write_form(w: BlockWriter) -> None:
+    """An instruction of `_FORMS`."""
+    form = _FORMS[w.root]
+    text = form.text.format(*w.read_sources(*form.kinds), parts=w.parts, mask=w.mask)
+    w.put_value(w.dst, form.result or w.kind, text)
+
+
+def write_dot_product(w: BlockWriter) -> None:
+    """`dp4a` and `dp2a` (operands of one sign only)."""
+    if w.kind != w.parts[-2]:
+        raise w.make_error("operands of two signs are not emulated")
+    write_form(w)
+
+
+def write_move(w: BlockWriter) -> None:
     """`mov`, and packing and unpacking by vectors."""
-    kind = instruction.parts[-1]
-    dst, a = instruction.operands
+    (a,) = w.sources
     if isinstance(a, Vector):
-        _write_pack(w, instruction, kind, a)
-    elif isinstance(dst, Vector):
-        _write_unpack(w, instruction, kind, dst)
+        _write_pack(w, a)
+    elif isinstance(w.dst, Vector):
+        _write_unpack(w, w.dst)
     elif isinstance(a, Symbol) and a.name.startswith("%clock"):
-        w.put_value(dst, kind, f"clock({dtype_of(kind)!r})")
+        w.put_value(w.dst, w.kind, f"clock({dtype_of(w.kind)!r})")
     else:
-        w.put_value(dst, kind, w.read(a, kind))
+        w.put_value(w.dst, w.kind, w.read(a, w.kind))
 
 
-def _write_pack(w: BlockWriter, instruction: Instruction, kind: str, a: Vector) -> None:
-    part = 8 * TYPE_BYTES[kind] // len(a.items)
-    code = dtype_of(f"b{8 * TYPE_BYTES[kind]}")
+def _write_pack(w: BlockWriter, a: Vector) -> None:
+    size = TYPE_BYTES[w.kind]
+    part, raw = 8 * size // len(a.items), f"b{8 * size}"
     terms = []
     for i, item in enumerate(a.items):
-        text = f"{w.read(item, f'b{part}')}.astype('{code}')"
-        terms.append(f"({text} << {w.context.bind_constant(_make_scalar(part * i, code))})" if i else text)
-    w.put_value(instruction.operands[0], f"b{8 * TYPE_BYTES[kind]}", f"({' | '.join(terms)})")
+        text = f"{w.read(item, f'b{part}')}.astype('u{size}')"
+        terms.append(f"({text} << {w.read(Immediate(part * i), raw)})" if i else text)
+    w.put_value(w.dst, raw, f"({' | '.join(terms)})")
 
 
-def _write_unpack(w: BlockWriter, instruction: Instruction, kind: str, dst: Vector) -> None:
-    part = 8 * TYPE_BYTES[kind] // len(dst.items)
-    code = dtype_of(f"b{8 * TYPE_BYTES[kind]}")
+def _write_unpack(w: BlockWriter, dst: Vector) -> None:
+    part, raw = 8 * TYPE_BYTES[w.kind] // len(dst.items), f"b{8 * TYPE_BYTES[w.kind]}"
     word = w.new_temporary()
-    w.emit(f"{word} = {w.read(instruction.operands[1], f'b{8 * TYPE_BYTES[kind]}')}")
+    w.emit(f"{word} = {w.read(w.sources[0], raw)}")
     for i, item in enumerate(dst.items):
-        shifted = f"({word} >> {w.context.bind_constant(_make_scalar(part * i, code))})" if i else word
+        shifted = f"({word} >> {w.read(Immediate(part * i), raw)})" if i else word
         if not (isinstance(item, Register) and item.name == "_"):
             w.put_value(item, f"b{part}", f"{shifted}.astype('u{part // 8}')")
 
 
-def _make_scalar(value: int, code: str) -> Any:
-    return np.dtype(code).type(value)
+def write_logic(w: BlockWriter) -> None:
+    """`and`, `or`, `xor`, `not`."""
+    w.put_call(w.dst, w.kind, _UFUNCS[w.root], *w.read_sources())
 
 
-def write_logic(w: BlockWriter, instruction: Instruction) -> None:
-    """`and`, `or`, `xor`, `not`, `cnot`."""
-    root, kind = instruction.parts[0], instruction.parts[-1]
-    dst, *sources = instruction.operands
-    args = [w.read(s, kind) for s in sources]
-    if root == "not":
-        w.put_call(dst, kind, "logical_not" if kind == "pred" else "invert", *args)
-    elif root == "cnot":
-        w.put_value(dst, kind, f"({args[0]} == 0).astype('{dtype_of(kind)}')")
-    else:
-        w.put_call(dst, kind, _LOGIC_UFUNCS[root], *args)
-
-
-def write_shift(w: BlockWriter, instruction: Instruction) -> None:
+def write_shift(w: BlockWriter) -> None:
     """`shl` and `shr`: the amount is an unsigned 32-bit number and clamps."""
-    root, kind = instruction.parts[0], instruction.parts[-1]
-    dst, a, b = instruction.operands
-    if isinstance(b, Immediate) and 0 <= int(b.value) < 8 * TYPE_BYTES[kind]:
-        amount = w.context.bind_constant(_make_scalar(int(b.value), dtype_of(kind)))
-        w.put_call(dst, kind, "left_shift" if root == "shl" else "right_shift", w.read(a, kind), amount)
+    a, b = w.sources
+    if isinstance(b, Immediate) and 0 <= int(b.value) < 8 * TYPE_BYTES[w.kind]:
+        w.put_call(w.dst, w.kind, _UFUNCS[w.root], w.read(a, w.kind), w.read(Immediate(int(b.value)), w.kind))
     else:
-        w.put_value(dst, kind, f"bits.{root}({w.read(a, kind)}, {w.read(b, 'u32')})")
+        w.put_value(w.dst, w.kind, f"bits.{w.root}({w.read(a, w.kind)}, {w.read(b, 'u32')})")
 
 
-def write_funnel_shift(w: BlockWriter, instruction: Instruction) -> None:
-    """`shf`."""
-    dst, a, b, c = instruction.operands
-    args = ", ".join(w.read(x, "u32") for x in (a, b, c))
-    w.put_value(dst, "u32", f"bits.shf_{instruction.parts[1]}({args}, {instruction.parts[2]!r})")
+def write_lop3(w: BlockWriter) -> None:
+    """`lop3`."""
+    if isinstance(w.dst, Pair) or len(w.sources) > 4:
+        raise w.make_error("lop3 with a predicate is not emulated")
+    *sources, table = w.sources
+    if not isinstance(table, Immediate) or not 0 <= table.value <= 255:
+        raise w.make_error("the table of lop3 is a number from 0 to 255")
+    args = ", ".join(w.read(s, w.kind) for s in sources)
+    w.put_value(w.dst, w.kind, f"bits.lop3({args}, {int(table.value)})")
 
 
-def write_bit_operation(w: BlockWriter, instruction: Instruction) -> None:
-    """`bfe`, `bfi`, `popc`, `clz`, `brev`, `prmt`, `lop3`, `bfind`, `sad`, `mul24`, `mad24`, `dp4a`."""
-    root, kind = instruction.parts[0], instruction.parts[-1]
-    dst, *sources = instruction.operands
-    if root == "bfe":
-        args = [w.read(sources[0], kind), *(w.read(s, "u32") for s in sources[1:])]
-    elif root == "bfi":
-        args = [*(w.read(s, kind) for s in sources[:2]), *(w.read(s, "u32") for s in sources[2:])]
-    elif root == "lop3":
-        if isinstance(dst, Pair) or len(sources) > 4:
-            raise w.make_error("lop3 with a predicate is not emulated")
-        table = sources[3]
-        if not isinstance(table, Immediate) or not 0 <= table.value <= 255:
-            raise w.make_error("the table of lop3 is a number from 0 to 255")
-        args = [*(w.read(s, kind) for s in sources[:3]), str(int(table.value))]
-    elif root == "prmt":
-        mode = instruction.parts[2] if len(instruction.parts) > 2 else None
-        args = [*(w.read(s, "u32") for s in sources), repr(mode)]
-    elif root in ("mul24", "mad24"):
-        args = [*(w.read(s, kind) for s in sources), repr(instruction.parts[1])]
-    elif root == "bfind":
-        args = [w.read(sources[0], kind), f"shiftamt={'shiftamt' in instruction.parts}"]
-    else:
-        args = [w.read(s, kind) for s in sources]
-    result = "u32" if root in ("popc", "clz", "bfind", "prmt") else kind
-    w.put_value(dst, result, f"bits.{root}({', '.join(args)})")
-
-
-def write_dot_product(w: BlockWriter, instruction: Instruction) -> None:
-    """`dp4a` and `dp2a` (operands of one sign only)."""
-    if instruction.parts[-1] != instruction.parts[-2]:
-        raise w.make_error("operands of two signs are not emulated")
-    part = f", {instruction.parts[1]!r}" if instruction.parts[0] == "dp2a" else ""
-    dst, *sources = instruction.operands
-    args = ", ".join(w.read(s, instruction.parts[-1]) for s in sources)
-    w.put_value(dst, instruction.parts[-1], f"bits.{instruction.parts[0]}({args}{part})")
-
-
-def write_setp(w: BlockWriter, instruction: Instruction) -> None:
+def write_setp(w: BlockWriter) -> None:
     """`setp`: a comparison, perhaps combined with a predicate, perhaps with its complement."""
-    parts, kind = instruction.parts, instruction.parts[-1]
-    dst, a, b, *more = instruction.operands
-    test = _format_comparison(w, parts[1], w.read(a, kind), w.read(b, kind), kind, "ftz" in parts)
-    if more:
-        operator = next(p for p in parts if p in ("and", "or", "xor"))
-        other = w.read(more[0], "pred")
-        name, complement = w.new_temporary(), w.new_temporary()
-        w.emit(f"{name} = {test}")
-        w.emit(f"{complement} = {_LOGIC_UFUNCS[operator]}(~{name}, {other})")
-        w.emit(f"{name} = {_LOGIC_UFUNCS[operator]}({name}, {other})")
-    elif isinstance(dst, Pair):
-        name, complement = w.new_temporary(), w.new_temporary()
-        w.emit(f"{name} = {test}")
-        w.emit(f"{complement} = ~{name}")
-    else:
-        w.put_value(dst, "pred", test)
+    a, b, *more = w.sources
+    test = _format_comparison(w, a, b)
+    if not more and not isinstance(w.dst, Pair):
+        w.put_value(w.dst, "pred", test)
         return
-    if isinstance(dst, Pair):
-        w.put_value(dst.first, "pred", name)
-        w.put_value(dst.second, "pred", complement)
+    name, complement = w.new_temporary(), w.new_temporary()
+    w.emit(f"{name} = {test}")
+    w.emit(f"{complement} = ~{name}")
+    if more:
+        operator = next(_UFUNCS[p] for p in w.parts if p in ("and", "or", "xor"))
+        for own in (name, complement):
+            w.emit(f"{own} = {operator}({own}, {w.read(more[0], 'pred')})")
+    if isinstance(w.dst, Pair):
+        w.put_value(w.dst.first, "pred", name)
+        w.put_value(w.dst.second, "pred", complement)
     else:
-        w.put_value(dst, "pred", name)
+        w.put_value(w.dst, "pred", name)
 
 
-def _format_comparison(w: BlockWriter, comparison: str, a: str, b: str, kind: str, ftz: bool) -> str:
-    if kind in ("f16x2", "bf16x2"):
+def _format_comparison(w: BlockWriter, *operands: Operand) -> str:
+    """The comparison of two operands that the opcode names."""
+    comparison = w.parts[1]
+    if w.kind in ("f16x2", "bf16x2"):
         raise w.make_error("comparisons of packed halves are not emulated")
-    if kind == "bf16":
+    a, b = (w.read(x, w.kind) for x in operands)
+    if w.kind == "bf16":
         a, b = f"halves.bf16_to_f32({a})", f"halves.bf16_to_f32({b})"
-    if ftz:
+    if "ftz" in w.parts:
         a, b = f"flush({a})", f"flush({b})"
-    floating = kind in ("f16", "f32", "f64", "bf16")
     if comparison in ("num", "nan"):
         return f"(isnan({a}) | isnan({b}))" if comparison == "nan" else f"~(isnan({a}) | isnan({b}))"
-    if floating and comparison == "ne":
+    if comparison == "ne" and w.kind in ("f16", "f32", "f64", "bf16"):
         return f"(({a} < {b}) | ({a} > {b}))"
-    if comparison in _UNORDERED_COMPARISONS:
-        inner = _UNORDERED_COMPARISONS[comparison]
-        base = f"{_COMPARE_UFUNCS[inner]}({a}, {b})"
-        return base if inner == "ne" else f"({base} | isnan({a}) | isnan({b}))"
-    if comparison not in _COMPARE_UFUNCS:
+    inner = _UNORDERED_COMPARISONS.get(comparison, comparison)
+    if inner not in _COMPARE_UFUNCS:
         raise w.make_error(f"comparison .{comparison} is unknown")
-    return f"{_COMPARE_UFUNCS[comparison]}({a}, {b})"
+    test = f"{_COMPARE_UFUNCS[inner]}({a}, {b})"
+    return test if comparison in (inner, "neu") else f"({test} | isnan({a}) | isnan({b}))"
 
 
-def write_set(w: BlockWriter, instruction: Instruction) -> None:
+def write_set(w: BlockWriter) -> None:
     """`set`: a comparison whose result is all ones, or 1.0."""
-    kind, out = instruction.parts[-1], instruction.parts[-2]
-    dst, a, b = instruction.operands
-    ftz, args = "ftz" in instruction.parts, (w.read(a, kind), w.read(b, kind))
-    test = _format_comparison(w, instruction.parts[1], *args, kind, ftz)
-    if out == "f32":
-        w.put_value(dst, "f32", f"({test}).astype('f4')")
-    else:
-        w.put_value(dst, "s32", f"-({test}).astype('i4')")
+    a, b = w.sources
+    test, is_float = _format_comparison(w, a, b), w.parts[-2] == "f32"
+    w.put_value(
+        w.dst,
+        "f32" if is_float else "s32",
+        f"({test}).astype('f4')" if is_float else f"-({test}).astype('i4')",
+    )
 
 
-def write_select(w: BlockWriter, instruction: Instruction) -> None:
-    """`selp`."""
-    kind = instruction.parts[-1]
-    dst, a, b, p = instruction.operands
-    w.put_value(dst, kind, f"where({w.read(p, 'pred')}, {w.read(a, kind)}, {w.read(b, kind)})")
-
-
-def write_slct(w: BlockWriter, instruction: Instruction) -> None:
+def write_slct(w: BlockWriter) -> None:
     """`slct`: a where c is not negative, otherwise b."""
-    kind, test = instruction.parts[-2], instruction.parts[-1]
-    dst, a, b, c = instruction.operands
-    tested = f"flush({w.read(c, test)})" if "ftz" in instruction.parts else w.read(c, test)
-    w.put_value(dst, kind, f"where({tested} >= 0, {w.read(a, kind)}, {w.read(b, kind)})")
+    kind = w.parts[-2]
+    a, b, c = w.read_sources(kind, kind)
+    tested = f"flush({c})" if "ftz" in w.parts else c
+    w.put_value(w.dst, kind, f"where({tested} >= 0, {a}, {b})")
 
 
-def write_convert(w: BlockWriter, instruction: Instruction) -> None:
+def write_convert(w: BlockWriter) -> None:
     """`cvt`, one value or two packed into one register."""
-    *flags, target, source = instruction.parts[1:]
-    dst, *sources = instruction.operands
+    *flags, target, source = w.parts[1:]
+    first, *_ = values = w.read_sources("f32" if target == "tf32" else source, source)
     rounding = next((f for f in flags if f in _CONVERSION_ROUNDINGS), None)
-    options = f"sat={'sat' in flags}, ftz={'ftz' in flags}"
+    options = f"{rounding!r}, sat={'sat' in flags}, ftz={'ftz' in flags}"
     if target == "tf32":
-        w.put_value(dst, "b32", f"halves.tf32_round({w.read(sources[0], 'f32')}, {rounding!r}).view('u4')")
+        w.put_value(w.dst, "b32", f"halves.tf32_round({first}, {rounding!r}).view('u4')")
     elif target in ("f16x2", "bf16x2"):
-        half = target[:-2]
-        pack = "pack_halves" if half == "f16" else "pack_words"
-        form = f"{source!r}, {half!r}, {rounding!r}, {options}"
-        high, low = (f"cvt({w.read(s, source)}, {form})" for s in sources)
-        w.put_value(dst, "b32", f"halves.{pack}({low}, {high})")
+        high, low = (f"cvt({x}, {source!r}, {target[:-2]!r}, {options})" for x in values)
+        w.put_value(
+            w.dst, "b32", f"halves.{'pack_halves' if target == 'f16x2' else 'pack_words'}({low}, {high})"
+        )
     elif source[0] in "us" and target[0] in "us" and "sat" not in flags:
-        text = w.read(sources[0], source)
         same = dtype_of(source) == dtype_of(target)
-        w.put_value(dst, target, text if same else f"{text}.astype('{dtype_of(target)}')")
+        w.put_value(w.dst, target, first if same else f"{first}.astype('{dtype_of(target)}')")
     else:
-        args = f"{w.read(sources[0], source)}, {source!r}, {target!r}, {rounding!r}, {options}"
-        w.put_value(dst, target, f"cvt({args})")
+        w.put_value(w.dst, target, f"cvt({first}, {source!r}, {target!r}, {options})")
 
 
-BIT_WRITERS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
-    "mov": write_move,
-    **dict.fromkeys(("and", "or", "xor", "not", "cnot"), write_logic),
-    **dict.fromkeys(("shl", "shr"), write_shift),
-    "shf": write_funnel_shift,
-    **dict.fromkeys(
-        ("bfe", "bfi", "popc", "clz", "brev", "prmt", "lop3", "bfind", "sad", "mul24", "mad24"),
-        write_bit_operation,
-    ),
+BIT_WRITERS: dict[str, Writer] = {
+    **dict.fromkeys(_FORMS, write_form),
     **dict.fromkeys(("dp4a", "dp2a"), write_dot_product),
+    **dict.fromkeys(("and", "or", "xor", "not"), write_logic),
+    **dict.fromkeys(("shl", "shr"), write_shift),
+    "mov": write_move,
+    "lop3": write_lop3,
     "setp": write_setp,
     "set": write_set,
-    "selp": write_select,
     "slct": write_slct,
     "cvt": write_convert,
 }

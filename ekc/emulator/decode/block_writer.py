@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
@@ -37,14 +38,12 @@ class BlockWriter:
         self.widened_rows: dict[str, int] = {}
         self.free_scratch_rows: list[int] = []
         self.remaining_reads = Counter(n for one in block.code for n in one.reads)
-        no_instruction = Instruction("", None, (), 0, None, "")
-        self.instruction = block.code[0] if block.code else no_instruction
 
     # -- statements -----------------------------------------------------------------------------
     def begin_instruction(self, instruction: Instruction) -> None:
         """Start an instruction: its guard narrows the mask."""
-        self.instruction = instruction
-        self.mask = self.base_mask
+        self.instruction, self.parts, self.mask = instruction, instruction.parts, self.base_mask
+        self.root, self.kind = self.parts[0], self.parts[-1]
         if instruction.guard is not None:
             guard = self.row_name(instruction.guard.name)
             text = f"~{guard}" if instruction.guard.is_negated else guard
@@ -77,7 +76,6 @@ class BlockWriter:
             if name in self.context.maybe_unset_registers:
                 where = f", where={self.mask}" if self.mask else ""
                 self.emit(f"copyto(I{self.context.maybe_unset_registers.index(name)}, TRUE{where})")
-        for name in self.instruction.writes:
             self.probe_names = {key: value for key, value in self.probe_names.items() if key[0] != name}
             if name in self.widened_rows:
                 self.free_scratch_rows.append(self.widened_rows.pop(name))
@@ -97,24 +95,43 @@ class BlockWriter:
 
     def make_error(self, reason: str) -> EkcError:
         """The error for an instruction that is not emulated."""
-        return EkcError(
-            f"PTX line {self.instruction.line}: {self.instruction.text}: {reason} "
-            f"(PTX {self.context.module.version}, {self.context.module.target})"
-        )
+        module = self.context.module
+        return self.instruction.make_error(f"{reason} (PTX {module.version}, {module.target})")
 
     # -- operands -------------------------------------------------------------------------------
+    @property
+    def dst(self) -> Operand:
+        """The first operand, which mostly is the result."""
+        return self.instruction.operands[0]
+
+    @property
+    def sources(self) -> tuple[Operand, ...]:
+        """The operands behind the first."""
+        return self.instruction.operands[1:]
+
+    @property
+    def wide_kind(self) -> str:
+        """The integer type of twice as many bits."""
+        return self.kind[0] + str(2 * int(self.kind[1:]))
+
     def row_name(self, name: str, view: str = "") -> str:
         """The bound name of a register's row in one of its views."""
-        if name not in self.context.register_slots:
-            raise self.make_error(f"register {name} is not declared")
-        kind, slot = self.context.register_slots[name]
+        kind, slot = self._find_slot(name)
         return f"{kind}{slot}{view}" if kind != "P" else f"P{slot}"
 
     def register_bytes(self, name: str) -> int:
         """Bytes of a register."""
+        return _CLASS_BYTES[self._find_slot(name)[0]]
+
+    def _find_slot(self, name: str) -> tuple[str, int]:
         if name not in self.context.register_slots:
             raise self.make_error(f"register {name} is not declared")
-        return _CLASS_BYTES[self.context.register_slots[name][0]]
+        return self.context.register_slots[name]
+
+    def read_sources(self, *kinds: str) -> list[str]:
+        """The texts of all sources, read as these types; as that of the instruction where none is given."""
+        by_place = dict(enumerate(kinds))
+        return [self.read(source, by_place.get(i) or self.kind) for i, source in enumerate(self.sources)]
 
     def read(self, operand: Operand, kind: str) -> str:
         """The text of an operand, read as a PTX type."""
@@ -148,14 +165,8 @@ class BlockWriter:
             return row if TYPE_BYTES[kind] == 4 else f"{row}.astype('{dtype_of(kind)}')"
         if name not in self.context.variables:
             raise self.make_error(f"{name} is not declared")
-        code = dtype_of(kind)
-        key = f"A_{len(self.context.address_rows)}"
-        address_row = (code, f"{name}+{operand.offset}")
-        for name, value in self.context.address_rows.items():
-            if value == address_row:
-                return name
-        self.context.address_rows[key] = address_row
-        return key
+        key = (dtype_of(kind), f"{name}+{operand.offset}")
+        return self.context.address_rows.setdefault(key, f"A_{len(self.context.address_rows)}")
 
     # -- results --------------------------------------------------------------------------------
     def put_call(self, dst: Operand, kind: str, function: str, *args: str) -> None:
@@ -202,11 +213,10 @@ class BlockWriter:
         if isinstance(base, Register):
             row = self.row_name(base.name, "u")
         elif isinstance(base, Symbol):
-            row = self._read_symbol(Symbol(base.name), "u64" if space in ("", "global", "const") else "u32")
+            row = self._read_symbol(Symbol(base.name), "u64" if space in ("", "global") else "u32")
         else:
             row = f"full({int(base.value) & (1 << 64) - 1}, 'u8')"
-        name = self.new_temporary().replace("t", "q")
-        self.emit(f"{name} = probe({space!r}, {row}, {self.mask}, {self.instruction.line})")
+        name = self._emit_row_probe(space, row)
         if cached and not isinstance(base, Immediate):
             self.probe_names[key] = name
         return name, address.offset
@@ -217,10 +227,13 @@ class BlockWriter:
             return self.emit_probe(address, "shared")
         if not (isinstance(address, Address) and isinstance(address.base, Register)):
             raise self.make_error("a generic address in a register was expected")
-        name = self.new_temporary().replace("t", "q")
         row = f"{self.row_name(address.base.name, 'u')} - SHARED_WINDOW"
-        self.emit(f"{name} = probe('shared', {row}, {self.mask}, {self.instruction.line})")
-        return name, address.offset
+        return self._emit_row_probe("shared", row), address.offset
+
+    def _emit_row_probe(self, space: str, row: str) -> str:
+        name = self.new_temporary().replace("t", "q")
+        self.emit(f"{name} = probe({space!r}, {row}, {self.mask}, {self.instruction.line})")
+        return name
 
     # -- float64 copies of float32 rows ---------------------------------------------------------
     def widen_operand(self, operand: Operand) -> str:
@@ -236,3 +249,7 @@ class BlockWriter:
             self.widened_rows[operand.name] = row
             self.emit(f"copyto(F{row}, {self.row_name(operand.name, 'f')})")
         return f"F{self.widened_rows[operand.name]}"
+
+
+Writer = Callable[[BlockWriter], None]
+"""Writes the instruction that its writer has begun."""

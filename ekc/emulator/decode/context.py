@@ -79,16 +79,14 @@ class DecodeContext:
     kernel: KernelText
     register_slots: dict[str, tuple[str, int]]
     """Register -> class ("P", "H", "W" or "D") and number of its row."""
-    register_types: dict[str, str]
-    """Register -> PTX type."""
     variables: dict[str, Variable]
     unread_registers: frozenset[str] = frozenset()
     """Registers that no instruction reads."""
     maybe_unset_registers: tuple[str, ...] = ()
     """Registers that some path reads before it writes them. A row marks the lanes in which they are set."""
     constants: dict[str, Any] = field(default_factory=dict)
-    address_rows: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Rows that hold one address: name -> (dtype, "symbol+offset")."""
+    address_rows: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Rows that hold one address: (dtype, "symbol+offset") -> name."""
     sites: list[Site] = field(default_factory=list)
     hazards: WgmmaHazards = field(default_factory=WgmmaHazards)
     """Hazards of the accumulators of `wgmma`."""
@@ -97,7 +95,6 @@ class DecodeContext:
 
     def bind_constant(self, value: Any) -> str:
         """The name of a constant, which is added if it is new."""
-        value = np.asarray(value)[()] if not isinstance(value, tuple) else value
         key = f"K_{value.dtype.kind}{value.dtype.itemsize}_{value.tobytes().hex()}"
         self.constants[key] = value
         return key
@@ -112,9 +109,9 @@ class DecodeContext:
         is_element_read: tuple[bool, ...] = (),
     ) -> int:
         """Add a site; returns its number."""
-        number, layout = len(self.sites), (dtype_code, element_count, is_volatile, is_element_read)
-        self.sites.append(Site(number, instruction, action, *layout, self.kernel))
-        return number
+        layout = dtype_code, element_count, is_volatile, is_element_read
+        self.sites.append(Site(len(self.sites), instruction, action, *layout, self.kernel))
+        return len(self.sites) - 1
 
 
 def operand_items(operand: Operand) -> tuple[Operand, ...]:

@@ -5,6 +5,7 @@ Registers that are never live together share a row (a slot of their class).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -12,22 +13,18 @@ from types import CodeType
 
 from ekc.emulator.decode.arithmetic import ARITHMETIC_WRITERS
 from ekc.emulator.decode.bits import BIT_WRITERS
-from ekc.emulator.decode.block_writer import BlockWriter
+from ekc.emulator.decode.block_writer import BlockWriter, Writer
 from ekc.emulator.decode.context import DecodeContext
 from ekc.emulator.decode.memory import MEMORY_WRITERS
-from ekc.emulator.decode.warp import WARP_WRITERS, WARPGROUP_WRITERS
+from ekc.emulator.decode.warp import WARP_WRITERS
 from ekc.errors import EkcError
 from ekc.ptx import opcodes
 from ekc.ptx.cfg import Block, build_blocks, find_live_in
-from ekc.ptx.module import TYPE_BYTES, Instruction, KernelText, Module
+from ekc.ptx.module import TYPE_BYTES, KernelText, Module
 from ekc.ptx.wgmma_hazards import find_wgmma_hazards
 
-CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D"}
-
-
-def find_register_class(type_name: str) -> str:
-    """P (predicate), H (16 bit), W (32 bit) or D (64 bit)."""
-    return "P" if type_name == "pred" else CLASS_BY_BYTES.get(TYPE_BYTES[type_name], "Q")
+_CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D", 16: "Q"}
+"""Classes of rows but "P", that of predicates: H (16 bit), W (32 bit), D (64 bit), Q (not emulated)."""
 
 
 def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
@@ -51,7 +48,7 @@ def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set
         for after in block.exit.targets:
             for name in live[after]:
                 touch(name, place)
-    return span, live[0] if live else set()
+    return span, live.get(0, set())
 
 
 SlotAllocation = tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
@@ -61,43 +58,40 @@ SlotAllocation = tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
 def allocate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
     """Rows that registers share which are never live together."""
     span, early = find_lifetimes(blocks)
-    free: dict[str, list[int]] = {}
-    busy: dict[str, list[tuple[int, int]]] = {}
-    count: dict[str, int] = {}
-    place: dict[str, tuple[str, int]] = {}
-    for name, (first, last) in sorted(span.items(), key=lambda item: item[1]):
-        kind = find_register_class(types[name])
-        spare, live = free.setdefault(kind, []), busy.setdefault(kind, [])
-        while live and live[0][0] < first:
-            heappush(spare, heappop(live)[1])
-        if spare:
-            slot = heappop(spare)
-        else:
-            slot = count.get(kind, 0)
-            count[kind] = slot + 1
-        place[name] = (kind, slot)
-        heappush(live, (last, slot))
-    return place, count, early
+    return *_assign_rows(span, types), early
 
 
 def allocate_separate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
     """As `allocate_slots`, but with a row for each register: faster, with more memory; none is early."""
-    count: dict[str, int] = {}
+    code = (one for block in blocks for one in block.instructions)
+    names = (name for one in code for name in one.reads + one.writes)
+    return *_assign_rows(dict.fromkeys(names, (0, 0)), types), set()
+
+
+def _assign_rows(
+    span: dict[str, tuple[int, int]], types: dict[str, str]
+) -> tuple[dict[str, tuple[str, int]], dict[str, int]]:
+    """Class and row of each register, from the places between which it is live; the rows of each class."""
+    free: dict[str, list[int]] = {}
+    busy: dict[str, list[tuple[int, int]]] = {}
+    count: Counter[str] = Counter()
     place: dict[str, tuple[str, int]] = {}
-    for block in blocks:
-        for one in block.instructions:
-            for name in one.reads + one.writes:
-                if name not in place:
-                    kind = find_register_class(types[name])
-                    place[name] = (kind, count.get(kind, 0))
-                    count[kind] = count.get(kind, 0) + 1
-    return place, count, set()
+    for name, (first, last) in sorted(span.items(), key=lambda item: item[1]):
+        kind = "P" if types[name] == "pred" else _CLASS_BY_BYTES[TYPE_BYTES[types[name]]]
+        spare, live = free.setdefault(kind, []), busy.setdefault(kind, [])
+        while live and live[0][0] < first:
+            heappush(spare, heappop(live)[1])
+        slot = heappop(spare) if spare else count[kind]
+        count[kind] = max(count[kind], slot + 1)
+        place[name] = (kind, slot)
+        heappush(live, (last, slot))
+    return place, count
 
 
 SlotAllocator = Callable[[list[Block], dict[str, str]], SlotAllocation]
 _CONTROL_OPCODES = ("bra", "brx", "ret", "exit", "trap", "barrier")
-_OPERATIONS: dict[str, Callable[[BlockWriter, Instruction], None]] = {
-    **ARITHMETIC_WRITERS, **BIT_WRITERS, **MEMORY_WRITERS, **WARP_WRITERS, **WARPGROUP_WRITERS,
+_OPERATIONS: dict[str, Writer] = {
+    **ARITHMETIC_WRITERS, **BIT_WRITERS, **MEMORY_WRITERS, **WARP_WRITERS,
 }  # fmt: skip
 
 
@@ -132,13 +126,12 @@ def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_
     text = module.find_kernel(name)
     if not text.code:
         raise EkcError(f"kernel {name!r} has no instructions")
-    _check_opcodes(module, text)
+    _check_instructions(module, text)
     blocks = build_blocks(text)
-    _check_registers(text)
     places, slots, early = allocate(blocks, text.registers)
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
-    context = DecodeContext(module, text, places, dict(text.registers), variables, dead, tuple(sorted(early)))
+    context = DecodeContext(module, text, places, variables, dead, tuple(sorted(early)))
     context.hazards = find_wgmma_hazards(blocks)
     lines: list[str] = []
     for block in blocks:
@@ -148,19 +141,16 @@ def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_
     return DecodedKernel(module, text, tuple(blocks), context, slots, code, source)
 
 
-def _check_registers(text: KernelText) -> None:
-    for one in text.code:
-        for name in one.reads + one.writes:
-            if name not in text.registers:
-                raise one.make_error(f"register {name} is not declared")
-
-
-def _check_opcodes(module: Module, text: KernelText) -> None:
+def _check_instructions(module: Module, text: KernelText) -> None:
+    """Refuse unknown opcodes and modifiers, and registers that are not declared."""
     for one in text.code:
         if one.parts[0] not in _OPERATIONS and one.parts[0] not in _CONTROL_OPCODES:
             unknown = f"unknown instruction {one.opcode!r} (PTX {module.version})"
             raise EkcError(f"PTX line {one.line}: {unknown}: {one.text}")
         opcodes.check_modifiers(module, one)
+        for name in one.reads + one.writes:
+            if name not in text.registers:
+                raise one.make_error(f"register {name} is not declared")
 
 
 def _write_block(context: DecodeContext, block: Block, is_masked: bool) -> BlockWriter:
@@ -168,7 +158,7 @@ def _write_block(context: DecodeContext, block: Block, is_masked: bool) -> Block
     for one in block.code:
         writer.begin_instruction(one)
         try:
-            _OPERATIONS[one.parts[0]](writer, one)
+            _OPERATIONS[writer.root](writer)
         except (ValueError, IndexError, StopIteration, TypeError, AttributeError, KeyError) as error:
             raise writer.make_error("malformed, or a form that is not emulated") from error
         writer.end_instruction()

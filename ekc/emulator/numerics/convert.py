@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.numerics.half import bf16_to_f32, f32_to_bf16
+from ekc.emulator.numerics.fma import bf16_to_f32, f32_to_bf16
 from ekc.emulator.numerics.rounding import (
     ROUNDING_MODES,
     Array,

@@ -121,25 +121,15 @@ def shr(a: Array, b: Array) -> Array:
     return np.asarray(shifted if a.dtype.kind == "i" else np.where(amount <= last, shifted, a.dtype.type(0)))
 
 
-def shf_l(a: Word, b: Word, c: Word, mode: str = "wrap") -> Word:
-    """`shf.l.{wrap,clamp}.b32`: the upper word of {b, a} shifted left by c mod 32, or by min(c, 32)."""
-    joined, amount = _join_words(a, b, c, mode)
-    return ((joined << amount) >> np.uint64(32)).astype(np.uint32)
-
-
-def shf_r(a: Word, b: Word, c: Word, mode: str = "wrap") -> Word:
-    """`shf.r.{wrap,clamp}.b32`: the lower word of {b, a} shifted right by c mod 32, or by min(c, 32)."""
-    joined, amount = _join_words(a, b, c, mode)
-    return (joined >> amount).astype(np.uint32)
-
-
-def _join_words(a: Word, b: Word, c: Word, mode: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Both words as one, and how far to shift it."""
+def shf(a: Word, b: Word, c: Word, direction: str, mode: str = "wrap") -> Word:
+    """`shf.{l,r}.{wrap,clamp}.b32`: {b, a} shifted by c mod 32, or by min(c, 32); to the left (`l`) the upper
+    word of the result, to the right (`r`) the lower."""
     if mode not in ("wrap", "clamp"):
         raise InvalidInput(f"shf mode {mode!r}: one of wrap, clamp")
     joined = (b.astype(np.uint64) << np.uint64(32)) | a
-    amount = np.minimum(c, np.uint32(32)) if mode == "clamp" else c & np.uint32(31)
-    return joined, amount.astype(np.uint64)
+    amount = (np.minimum(c, np.uint32(32)) if mode == "clamp" else c & np.uint32(31)).astype(np.uint64)
+    shifted = (joined << amount) >> np.uint64(32) if direction == "l" else joined >> amount
+    return shifted.astype(np.uint32)
 
 
 def bfe(a: Array, b: Array, c: Array) -> Array:

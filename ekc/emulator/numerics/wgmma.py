@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.numerics import mma
+from ekc.emulator.numerics import warp
 from ekc.emulator.numerics.rounding import Array
 
 Index = NDArray[np.int64]
@@ -120,7 +120,7 @@ def find_chunk_addresses(operand: WgmmaOperand, descriptors: MatrixDescriptors) 
 def unpack_factor(operand: WgmmaOperand, chunks: Array) -> Array:
     """Chunks (groups, chunks) as matrices in float64 or int64: (groups, lines, depth)."""
     words = np.ascontiguousarray(chunks).view(np.uint32).reshape(len(chunks), -1)
-    elements = mma.unpack_registers(words, operand.element_type)
+    elements = warp.unpack_registers(words, operand.element_type)
     if operand.is_transposed:
         return elements.reshape(-1, operand.depth, operand.lines).swapaxes(1, 2)
     return elements.reshape(-1, operand.lines, operand.depth)
@@ -142,8 +142,8 @@ def add_product(
 ) -> Word:
     """The registers of d after the product, rounded once; what they held counts where `keep` says so."""
     with np.errstate(all="ignore"):
-        sums = mma.unpack_registers(accumulators, sum_type)
+        sums = warp.unpack_registers(accumulators, sum_type)
         if sum_type == "s32":
             product = product.astype(np.int64)
         total = product + sums if np.all(accumulates) else np.where(accumulates, product + sums, product)
-        return mma.pack_registers(total, sum_type, satfinite=is_saturating)
+        return warp.pack_registers(total, sum_type, satfinite=is_saturating)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneFindings, LaneState
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES
+from ekc.emulator.report import LaneFindings
 from ekc.ptx.module import Instruction
 
 COPY_HINT = "Wait for the group with cp.async.wait_group, then cross a barrier, before touching it."

@@ -25,30 +25,17 @@ _KIND_CODES = {"read": 0, "look": 1, "atomic": 2, "write": 3}
 """Access kind -> code. A look is a volatile read, which may meet atomics."""
 
 
-class CellAccesses:
-    """All accesses to some cells, flat: one item for every lane and cell."""
+def _find_cells_in_conflict(columns: Sequence[tuple[Any, ...]], kind: str) -> Index:
+    """Cells that one lane changes (by a write or an atomic, as `kind` says) and another accesses, unordered.
 
-    def __init__(self) -> None:
-        self.columns: list[tuple[Any, ...]] = []
-        """Cells, lanes, warps, epochs, codes of kinds and values, as they were added."""
-
-    def add_accesses(self, cell: Index, lane: Any, warp: Any, epoch: Any, kind: str, values: Any) -> None:
-        """Add accesses of one kind; only writes have `values`."""
-        words = np.zeros(cell.size, np.uint64) if values is None else values.astype(np.uint64)
-        self.columns.append((cell, lane, warp, epoch, np.full(cell.size, _KIND_CODES[kind]), words))
-
-    def find_conflicts(self, kind: str) -> Index:
-        """Cells that one lane changes (by a write or an atomic, as `kind` says) and another accesses,
-        unordered.
-
-        Within an interval, lanes of different warps are never ordered, and lanes of one warp only by
-        `bar.warp.sync`. Writes of the same value do not conflict.
-        """
-        columns = zip(*self.columns, strict=True)
-        cell, lane, warp, epoch, kinds, value = (np.concatenate(x) for x in columns)
-        across_warps = _find_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
-        within_warps = _find_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
-        return np.unique(np.concatenate([across_warps, within_warps]))
+    `columns`: cells, lanes, warps, epochs, codes of kinds and values of some accesses, an item for every lane
+    and cell. Within an interval, lanes of different warps are never ordered, and lanes of one warp only by
+    `bar.warp.sync`. Writes of the same value do not conflict.
+    """
+    cell, lane, warp, epoch, kinds, value = (np.concatenate(x) for x in zip(*columns, strict=True))
+    across_warps = _find_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
+    within_warps = _find_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
+    return np.unique(np.concatenate([across_warps, within_warps]))
 
 
 def _find_mixed_groups(groups: list[Any], actors: Any, kinds: Any, value: Any, kind: int) -> Index:
@@ -154,10 +141,6 @@ class LoggedAccess:
         """The numbers of the cells that the access touches: a row for each lane."""
         return list_cells(self.site, self.probe, self.offset, cell_bytes)
 
-    def list_contents(self, cell_bytes: int) -> Any:
-        """The values that a write puts into its cells: a row for each lane."""
-        return list_cell_contents(self.site, self.probe, self.values, cell_bytes)
-
     def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether the addresses overlap with one of these ranges, given as [low, high)."""
         low, high = self.low, self.high
@@ -260,29 +243,34 @@ class RaceDetector:
 
     def _report_conflicts(self, entries: list[LoggedAccess], places: Index, kind: str, size: int) -> None:
         """Report races at some of the cells that several lanes accessed."""
-        rivals = CellAccesses()
+        columns = []
         for entry in entries:
-            mine, lanes = entry.list_cells(size), entry.probe.lane_numbers(self.all_lanes)
-            at, column = np.nonzero(np.isin(mine, places))
-            lane = lanes[at]
-            warp = self.lane_warps[lane]
-            values = None if entry.kind != "write" else entry.list_contents(size)[at, column]
-            rivals.add_accesses(mine[at, column], lane, warp, entry.clock.epoch[warp], entry.kind, values)
-        conflicts = rivals.find_conflicts(kind)
+            cells, lanes, values = self._list_accesses(entry, places, size)
+            warp = self.lane_warps[lanes]
+            kinds = np.full(cells.size, _KIND_CODES[entry.kind])
+            columns.append((cells, lanes, warp, entry.clock.epoch[warp], kinds, values))
+        conflicts = _find_cells_in_conflict(columns, kind)
         # One group of cells with a race is enough. A bar.warp.sync of some lanes may order a whole group.
         for start in range(0, conflicts.size, _REPORTED_TOGETHER):
             if self._report_places(entries, conflicts[start : start + _REPORTED_TOGETHER], size):
                 return
 
+    def _list_accesses(self, entry: LoggedAccess, places: Index, cell_bytes: int) -> tuple[Any, Any, Any]:
+        """Cells, lanes and values of an access to some of these cells; only writes have values."""
+        mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
+        at, column = np.nonzero(np.isin(mine, places))
+        values = np.zeros(at.size)
+        if entry.kind == "write":
+            values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
+        return mine[at, column], lanes[at], values.astype(np.uint64)
+
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
         """Report one race at each cell, if its accesses have one; returns whether any was reported."""
         accesses_by_cell: dict[int, list[tuple[LoggedAccess, int, Any]]] = {int(p): [] for p in places}
         for entry in sorted(entries, key=lambda one: one.kind not in CHANGING_KINDS):
-            mine, lanes = entry.list_cells(cell_bytes), entry.probe.lane_numbers(self.all_lanes)
-            values = None if entry.kind != "write" else entry.list_contents(cell_bytes)
-            for at, k in zip(*np.nonzero(np.isin(mine, places)), strict=True):
-                value = None if values is None else int(values[at, k])
-                accesses_by_cell[int(mine[at, k])].append((entry, int(lanes[at]), value))
+            columns = (column.tolist() for column in self._list_accesses(entry, places, cell_bytes))
+            for cell, lane, value in zip(*columns, strict=True):
+                accesses_by_cell[cell].append((entry, lane, value))
         are_reported = [self._report_pair(accesses) for accesses in accesses_by_cell.values()]
         return any(are_reported)
 

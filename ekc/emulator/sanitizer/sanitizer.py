@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ekc.emulator.block_conflicts import BlockConflicts, GlobalAccess
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneFindings, LaneState
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, gather, scatter
-from ekc.emulator.sanitizer.block_conflicts import BlockConflicts, GlobalAccess, ReadOnlyCache
+from ekc.emulator.report import LaneFindings
 from ekc.emulator.sanitizer.in_flight import PendingCopies
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.emulator.sanitizer.wgmma_check import WarpgroupCheck
@@ -24,12 +25,10 @@ class Sanitizer:
         batch: LaneState,
         pending_copies: PendingCopies,
         block_conflicts: BlockConflicts,
-        read_only_cache: ReadOnlyCache | None,
         has_wgmma: bool,
     ) -> None:
         geometry = batch.geometry
-        self.batch, self.pending_copies = batch, pending_copies
-        self.block_conflicts, self.read_only_cache = block_conflicts, read_only_cache
+        self.batch, self.pending_copies, self.block_conflicts = batch, pending_copies, block_conflicts
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {n: WrittenBytes(space, batch.findings) for n, space in spaces.items()}
         self.races = RaceDetector(batch)
@@ -40,22 +39,16 @@ class Sanitizer:
             self.warpgroups = WarpgroupCheck(batch, self.races, shadow, pending_copies)
 
     def _make_global_access(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
+        """The access, for which the marks are extended to all global memory that is loaded."""
+        self.block_conflicts.resize(probe.space.bytes.size)
         blocks = self.block_numbers[probe.lane_numbers(self.batch.all_lanes)]
         return GlobalAccess(site, probe, offset, blocks, self.batch.findings)
 
-    def _resize_marks(self, probe: AddressProbe) -> None:
-        """Extend the marks to all global memory that is loaded."""
-        for marks in (self.block_conflicts, self.read_only_cache):
-            if marks is not None:
-                marks.resize(probe.space.bytes.size)
-
     def _check_global_change(self, site: Site, probe: AddressProbe, offset: int) -> GlobalAccess:
         """Global memory is about to change, by the access that is returned."""
-        self._resize_marks(probe)
         self._check_read_only(site, probe, offset)
         access = self._make_global_access(site, probe, offset)
-        if self.read_only_cache is not None:
-            self.read_only_cache.check_change(access)
+        self.block_conflicts.check_change(access)
         return access
 
     def check_load(self, site: Site, probe: AddressProbe, offset: int) -> None:
@@ -63,10 +56,8 @@ class Sanitizer:
         kind = probe.space.kind
         if kind == "global":
             if not self._is_inside(site, probe, offset, writable=False):
-                self._resize_marks(probe)
                 access = self._make_global_access(site, probe, offset)
-                if self.read_only_cache is not None:
-                    self.read_only_cache.check_load(access)
+                self.block_conflicts.check_cached_load(access)
                 self.block_conflicts.check_load(access)
             return
         self.written_bytes[kind].check_load(site, probe, offset)
@@ -147,37 +138,32 @@ class Sanitizer:
         self.batch.findings.add_access("read-only", site, probe, offset, bad, message, hint)
 
 
-class BoundsCheck:
-    """Reports accesses that are out of bounds or misaligned, and drops those lanes."""
+def drop_bad_lanes(
+    findings: LaneFindings | None, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
+) -> AddressProbe:
+    """The lanes whose access is inside an allocation and aligned, the offset added; `findings` get the
+    others. `needed_bytes` must exist; None: all."""
+    address = probe.address + offset
+    needed = site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
+    inside = probe.space.is_in_bounds(address, needed)
+    aligned = (address & (site.bytes_per_lane - 1)) == 0
+    if findings is not None:
+        _report_invalid(findings, site, probe, offset, ~inside, inside & ~aligned)
+    return probe.select_lanes(offset, inside & aligned)
 
-    def __init__(self, findings: LaneFindings) -> None:
-        self.findings = findings
 
-    def drop_bad_lanes(
-        self, site: Site, probe: AddressProbe, offset: int, reports: bool, needed_bytes: Any = None
-    ) -> AddressProbe:
-        """The lanes with a valid access, the offset added. `needed_bytes` must exist; None: all."""
-        address = probe.address + offset
-        needed = site.count_needed_bytes(probe.space.kind) if needed_bytes is None else needed_bytes
-        inside = probe.space.is_in_bounds(address, needed)
-        aligned = (address & (site.bytes_per_lane - 1)) == 0
-        if reports:
-            self._report_invalid(site, probe, offset, ~inside, inside & ~aligned)
-        return probe.select_lanes(offset, inside & aligned)
-
-    def _report_invalid(
-        self, site: Site, probe: AddressProbe, offset: int, is_outside: Any, is_misaligned: Any
-    ) -> None:
-        access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
-        if is_outside.any():
-            nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
-            message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
-            hint = "Look at the guard of this access and at the index that leads to it."
-            self.findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
-        if is_misaligned.any():
-            hint = f"The address must be a multiple of {site.bytes_per_lane}."
-            message = f"misaligned {access}"
-            self.findings.add_access("misaligned", site, probe, offset, is_misaligned, message, hint)
+def _report_invalid(
+    findings: LaneFindings, site: Site, probe: AddressProbe, offset: int, is_outside: Any, is_misaligned: Any
+) -> None:
+    access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
+    if is_outside.any():
+        nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
+        message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
+        hint = "Look at the guard of this access and at the index that leads to it."
+        findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
+    if is_misaligned.any():
+        hint = f"The address must be a multiple of {site.bytes_per_lane}."
+        findings.add_access("misaligned", site, probe, offset, is_misaligned, f"misaligned {access}", hint)
 
 
 class WrittenBytes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneFindings, LaneState
+from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import AddressProbe, AddressSpace, Index
 from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
@@ -20,11 +20,12 @@ from ekc.emulator.numerics.wgmma import (
     MatrixDescriptors,
     WgmmaOperand,
 )
+from ekc.emulator.report import LaneFindings
 from ekc.emulator.sanitizer.in_flight import AsyncProxyCheck, InFlightProduct, PendingCopies, ProductTracker
 from ekc.emulator.sanitizer.racecheck import RaceDetector
 from ekc.ptx.cfg import WARPGROUP_SIZE
-from ekc.ptx.module import Immediate, Instruction
-from ekc.ptx.wgmma_hazards import WgmmaHazards
+from ekc.ptx.module import Instruction
+from ekc.ptx.wgmma_hazards import WgmmaHazards, count_pending_groups
 from ekc.tables import count_nouns
 
 _PATTERN_LINES = 8
@@ -42,10 +43,14 @@ class FactorCheck:
         self.group_lanes = group_lanes
         """The lane at each place of every warpgroup, -1 where the block has none."""
 
+    def _find_active_lanes(self, groups: Index, mask: Any) -> Any:
+        """Whether there is a lane that runs at each place of some warpgroups."""
+        lanes = self.group_lanes[groups]
+        return (lanes >= 0) & (True if mask is None else mask[lanes])
+
     def check_full_group(self, site: Site, groups: Index, mask: Any) -> None:
         """A finding where only some threads of a warpgroup run an instruction that needs all of them."""
-        exists = self.group_lanes[groups] >= 0
-        is_active = exists if mask is None else exists & mask[self.group_lanes[groups]]
+        exists, is_active = self.group_lanes[groups] >= 0, self._find_active_lanes(groups, mask)
         bad = ~is_active.all(axis=1)
         if not bad.any():
             return
@@ -62,14 +67,12 @@ class FactorCheck:
         row = np.asarray(row)
         if row.ndim == 0:
             return
-        lanes = self.group_lanes[groups]
-        is_active = (lanes >= 0) if mask is None else (lanes >= 0) & mask[lanes]
+        lanes, is_active = self.group_lanes[groups], self._find_active_lanes(groups, mask)
         values = row[lanes]
         own = values[np.arange(len(groups)), is_active.argmax(axis=1)]
-        bad = (is_active & (values != own[:, None])).any(axis=1)
+        bad = is_active & (values != own[:, None])
         if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            lane = int(lanes[first][(is_active & (values != own[:, None]))[first]][0])
+            lane = int(lanes[bad][0])
             message = f"threads of a warpgroup hold different values of {quantity}: undefined"
             shared = f"threadIdx.x / {WARPGROUP_SIZE}"
             hint = f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}."
@@ -162,24 +165,22 @@ class AccumulatorCheck:
         self.reported_products: set[Instruction] = set()
         """Products with a finding: one access of each is reported."""
 
-    def record_fence(self, groups: Index) -> None:
-        """`wgmma.fence`."""
-        self.has_fenced[groups] = True
-
     def check_issue(self, site: Site, groups: Index) -> None:
         """A finding where a product's accumulators were written since the last fence, or no fence ran."""
         written = self.hazards.unfenced_writes.get(site.instruction)
-        bare = ~self.has_fenced[groups]
-        if bare.any():
+        bare = groups[~self.has_fenced[groups]]
+        if bare.size:
             message = "is a product with no wgmma.fence before it"
-            self._report_finding(site, message, _FENCE_HINT, int(self.group_lanes[groups[bare][0], 0]))
         elif written is not None:
             register, writer = written
             message = (
                 f"its sums are in {register}, which PTX line {writer.line} wrote with no wgmma.fence since: "
                 f"{writer.text}"
             )
-            self._report_finding(site, message, _FENCE_HINT, int(self.group_lanes[groups[0], 0]))
+        else:
+            return
+        lane = int(self.group_lanes[(bare if bare.size else groups)[0], 0])
+        self.findings.add("sums", site.instruction, message, _FENCE_HINT, lane)
 
     def check_access(self, site: Site, mask: Any) -> None:
         """A finding where an instruction accesses the accumulators of a product in flight."""
@@ -192,12 +193,9 @@ class AccumulatorCheck:
                     f"{touch.verb} {touch.register}, which holds sums of a product still in flight "
                     f"(PTX line {product.line})"
                 )
-                self._report_finding(site, message, _WAIT_HINT, int(np.flatnonzero(bad)[0]))
+                self.findings.add_first("sums", site.instruction, bad, message, _WAIT_HINT)
                 self.reported_products.add(product)
                 return
-
-    def _report_finding(self, site: Site, message: str, hint: str, lane: int) -> None:
-        self.findings.add("sums", site.instruction, message, hint, lane)
 
 
 class WarpgroupCheck:
@@ -212,9 +210,8 @@ class WarpgroupCheck:
         self.space = batch.spaces["shared"]
         self.factor_check = FactorCheck(batch.findings, batch.warpgroup_layout.group_lanes)
         context = batch.decoded.context
-        waits = [one.operands[0] for one in context.kernel.code if one.opcode.startswith("wgmma.wait_group")]
-        most = max((int(x.value) for x in waits if isinstance(x, Immediate)), default=0)
-        self.tracker = ProductTracker(batch, most)
+        waits = (one for one in context.kernel.code if one.opcode.startswith("wgmma.wait_group"))
+        self.tracker = ProductTracker(batch, max(map(count_pending_groups, waits), default=0))
         self.accumulators = AccumulatorCheck(batch, self.tracker)
         writes = [site.dtype_code for site in context.sites if site.action in ("store", "async", "atom")]
         grain = min((int(code[1]) for code in writes), default=8)
@@ -271,21 +268,13 @@ class WarpgroupCheck:
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
             self.races.log_access(site, probe, 0, "read", product=flight)
 
-    def check_fence(self, site: Site, groups: Index, mask: Any) -> None:
-        """`wgmma.fence`."""
+    def check_synchronization(self, site: Site, groups: Index, mask: Any, pending_groups: int) -> None:
+        """`wgmma.fence`, `wgmma.commit_group` or `wgmma.wait_group`."""
         self.factor_check.check_full_group(site, groups, mask)
-        self.accumulators.record_fence(groups)
-
-    def check_access(self, site: Site, mask: Any) -> None:
-        """An instruction may access the accumulators of a product in flight."""
-        self.accumulators.check_access(site, mask)
-
-    def check_commit(self, site: Site, groups: Index, mask: Any) -> None:
-        """`wgmma.commit_group`."""
-        self.factor_check.check_full_group(site, groups, mask)
-        self.tracker.commit_groups(groups)
-
-    def check_wait(self, site: Site, pending_groups: int, groups: Index, mask: Any) -> None:
-        """`wgmma.wait_group`."""
-        self.factor_check.check_full_group(site, groups, mask)
-        self.tracker.wait_groups(pending_groups, groups)
+        operation = site.instruction.parts[1]
+        if operation == "fence":
+            self.accumulators.has_fenced[groups] = True
+        elif operation == "commit_group":
+            self.tracker.commit_groups(groups)
+        else:
+            self.tracker.wait_groups(pending_groups, groups)

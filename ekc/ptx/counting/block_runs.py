@@ -24,7 +24,7 @@ from ekc.ptx.cfg import split_blocks
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.counting.branch_slice import SliceStep, Threads, slice_branches
 from ekc.ptx.counting.integers import Path, RegisterValues, Value, join_paths
-from ekc.ptx.counting.loop_trips import Body, Comparison, Numbers, Pass, TripFinder, UncountableLoop, shorten
+from ekc.ptx.counting.loop_trips import Body, Comparison, Numbers, Pass, TripSearch, UncountableLoop, shorten
 from ekc.ptx.counting.loops import ControlFlowGraph
 from ekc.ptx.counting.regions import LoopRegion, Steps, build_regions
 from ekc.ptx.module import KernelText, Register
@@ -60,7 +60,7 @@ class _Walk:
 
     def __init__(self, graph: ControlFlowGraph, steps: Steps) -> None:
         self.graph, self.steps = graph, steps
-        self.finder = TripFinder(graph, {step.target: step.bits for each in steps.values() for step in each})
+        self.bits = {step.target: step.bits for each in steps.values() for step in each}
         self.runs = [0.0] * len(graph.blocks)
         self.weights: list[Numbers] = []
         """Trips that each trip represents, of the loops around, the outermost first."""
@@ -111,7 +111,7 @@ class _Walk:
             return [_Edge(end.targets[0], stays)] if stays else []
         sides = zip(end.targets, (True, False), strict=True)
         if taken is None:
-            return [_Edge(target, path.choose_side(number, side)) for target, side in sides]
+            return [_Edge(target, Path(path.lanes, path.sides | {(number, side)})) for target, side in sides]
         paths = [(target, path.narrow(taken if side else taken ^ True)) for target, side in sides]
         return [_Edge(target, one) for target, one in paths if one]
 
@@ -146,7 +146,7 @@ class _Walk:
 
         start = {name: registers.read(name, path.sides) for name in region.carried}
         around = int(np.prod([len(each) for each in self.weights]))
-        trips = self.finder.find_trips(region, path, start, run_body, around)
+        trips = TripSearch(self.graph, self.bits, region, path, run_body, around).find_trips(start)
         inner, here = registers.copy(), path.narrow(trips.running)
         assert here is not None
         for name, value in trips.starts.items():

@@ -139,16 +139,12 @@ def _find_needed(writers: Mapping[str, Sequence[Instruction]], registers: Iterab
     while pending:
         for one in writers.get(pending.pop(), ()):
             needed.add(one)
-            reads = one.reads if _is_known(one) else ([one.guard.name] if one.guard else [])
+            is_known = find_operation(one.parts) is not None or one.parts[0] == "cvta"
+            reads = one.reads if is_known else ([one.guard.name] if one.guard else [])
             new = set(reads) - visited
             visited |= new
             pending += new
     return needed
-
-
-def _is_known(one: Instruction) -> bool:
-    """Whether the result can be known before the launch."""
-    return find_operation(one.parts) is not None or one.parts[0] == "cvta"
 
 
 class _Resolver:

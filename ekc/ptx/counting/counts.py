@@ -32,8 +32,13 @@ _HALF_TYPES = ("f16", "bf16", "f16x2", "bf16x2")
 _VECTOR = re.compile(r"v(\d)")
 _MATRIX_ACCESSES = ("ldmatrix", "stmatrix", "wmma")
 _SFU_OPCODES = frozenset({"ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div"})
-_BRANCH_OPCODES = frozenset({"bra", "ret", "exit", "trap"})
-_BARRIER_OPCODES = frozenset({"bar", "barrier"})
+_FIELDS = {
+    **dict.fromkeys(("setp", "selp", "set", "slct"), "int_ops"),
+    **dict.fromkeys(("bar", "barrier"), "barrier"),
+    **dict.fromkeys(("bra", "ret", "exit", "trap"), "branch"),
+    "shfl": "shuffle",
+}
+"""First part of an opcode -> field, where the type does not matter."""
 _ACCESS_OPCODES = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix", "stmatrix"})
 # fmt: off
 _INTEGER_OPCODES = frozenset({
@@ -269,7 +274,7 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
     integer = _INTEGER_TYPE.fullmatch(kind) is not None
     if name in ("mma", "wgmma", "tcgen05", "wmma") and any(part.startswith("mma") for part in opcode):
         return "tensor"
-    if name in ("setp", "selp", "set", "slct") or (integer and name in _INTEGER_OPCODES):
+    if integer and name in _INTEGER_OPCODES:
         return "int_ops"
     if name in _SFU_OPCODES and kind != "f64":
         return "sfu"
@@ -277,11 +282,7 @@ def _find_arithmetic_field(opcode: tuple[str, ...]) -> str:
         return "fma32" if name in ("fma", "mad") else "fp32"
     if name in _FLOAT_OPCODES and kind in _HALF_TYPES:
         return "fp16"
-    if name in _BARRIER_OPCODES:
-        return "barrier"
-    if name in _BRANCH_OPCODES:
-        return "branch"
-    return "shuffle" if name == "shfl" else "other"
+    return _FIELDS.get(name, "other")
 
 
 def _list_conversion_fields(opcode: tuple[str, ...]) -> tuple[str, ...]:

@@ -158,32 +158,19 @@ def _make_conversion(parts: tuple[str, ...], source: IntegerType) -> Operation |
 
 def _make_shift(name: str, kind: IntegerType) -> Operation:
     """`shl` and `shr`, whose amount is an unsigned number of 32 bits."""
-    shift = _shift_left if name == "shl" else _shift_right
-    amount = IntegerType(False, 32)
-    return lambda a, by: fit(shift(kind, view_as(a, kind), view_as(by, amount)), kind.bits)
+    shift = operator.lshift if name == "shl" else operator.rshift
+    array_type = f"{'i' if kind.is_signed else 'u'}{kind.bits // 8}"
 
+    def compute(a: Value, by: Value) -> Value:
+        a, by = view_as(a, kind), view_as(by, IntegerType(False, 32))
+        if isinstance(a, int) and isinstance(by, int):
+            return fit(shift(a, min(by, _LARGEST_SHIFT)), kind.bits)
+        amount = np.asarray(np.minimum(by, kind.bits - 1), array_type)
+        shifted = shift(np.asarray(a, array_type), amount)
+        keeps_sign = name == "shr" and kind.is_signed
+        return fit(shifted if keeps_sign else np.where(np.less(by, kind.bits), shifted, 0), kind.bits)
 
-def _shift_left(kind: IntegerType, a: Value, by: Value) -> Value:
-    if isinstance(a, int) and isinstance(by, int):
-        return a << min(by, _LARGEST_SHIFT)
-    shifted = _as_array(a, kind) << _limit_shift(by, kind)
-    return np.where(np.less(by, kind.bits), shifted, 0)
-
-
-def _shift_right(kind: IntegerType, a: Value, by: Value) -> Value:
-    if isinstance(a, int) and isinstance(by, int):
-        return a >> min(by, _LARGEST_SHIFT)
-    shifted = _as_array(a, kind) >> _limit_shift(by, kind)
-    return shifted if kind.is_signed else np.where(np.less(by, kind.bits), shifted, 0)
-
-
-def _as_array(value: Value, kind: IntegerType) -> Array:
-    return np.asarray(value, f"{'i' if kind.is_signed else 'u'}{kind.bits // 8}")
-
-
-def _limit_shift(by: Value, kind: IntegerType) -> Array:
-    """The amount of a shift, in the type of the shifted array, at most the highest bit."""
-    return _as_array(np.minimum(by, kind.bits - 1), kind)
+    return compute
 
 
 def _divide(_kind: IntegerType, a: Value, b: Value) -> Value:
@@ -221,13 +208,6 @@ def _look_up_logic(_kind: IntegerType, a: Value, b: Value, c: Value, table: Valu
     return result
 
 
-def _pick(of_numbers: Operation, of_arrays: Operation) -> Operation:
-    def compute(_kind: IntegerType, a: Value, b: Value) -> Value:
-        return of_numbers(a, b) if isinstance(a, int) and isinstance(b, int) else of_arrays(a, b)
-
-    return compute
-
-
 _OPERATIONS: dict[str, Operation] = {
     "mov": lambda _kind, a: a,
     "add": lambda _kind, a, b: a + b,
@@ -238,8 +218,8 @@ _OPERATIONS: dict[str, Operation] = {
     "not": lambda _kind, a: ~a,
     "neg": lambda _kind, a: -a,
     "abs": lambda _kind, a: abs(a),
-    "min": _pick(min, np.minimum),
-    "max": _pick(max, np.maximum),
+    "min": lambda kind, a, b: choose(a < b, a, b, kind.bits),
+    "max": lambda kind, a, b: choose(a > b, a, b, kind.bits),
     "div": _divide,
     "rem": _take_remainder,
     "bfe": _extract_bits,
@@ -272,10 +252,6 @@ class Path:
         if self.lanes is True or self.lanes.ndim <= 2:
             return self
         return Path(self.lanes.any(axis=tuple(range(self.lanes.ndim - 2))), self.sides)
-
-    def choose_side(self, block: int, is_taken: bool) -> Path:
-        """The path on one side of a branch on unknown data."""
-        return Path(self.lanes, self.sides | {(block, is_taken)})
 
 
 def join_paths(paths: Iterable[Path]) -> Path:

@@ -82,8 +82,7 @@ def find_growth(before: Value, after: Value, bits: int) -> Value:
         return None
     if bits == 1:
         return 0 if np.array_equal(before, after) else None
-    grown = after - before
-    return fit(grown, bits)
+    return fit(after - before, bits)
 
 
 def extend_line(start: Value, growth: Value, numbers: Numbers, bits: int, depth: int) -> Value:
@@ -196,46 +195,52 @@ RunBody = Callable[[Path, Mapping[str, Value], Pass], Body]
 
 
 @dataclass(frozen=True)
-class TripFinder:
-    """Finds the trips of loops of one kernel."""
+class TripSearch:
+    """The search for the trips of one loop that threads enter on `path`."""
 
     graph: ControlFlowGraph
     bits: Mapping[str, int]
     """Bits of each register; 1 of a predicate."""
+    region: LoopRegion
+    path: Path
+    run_body: RunBody
+    around: int
+    """Trips that are run of the loops around it."""
 
-    def find_trips(
-        self, region: LoopRegion, path: Path, start: Mapping[str, Value], run_body: RunBody, around: int
-    ) -> Trips:
-        """The trips of a loop that threads enter on `path` with `start`. `around`: trips that are run of the
-        loops around it. Raises `UncountableLoop`.
+    @property
+    def depth(self) -> int:
+        """Axes of the threads, of the blocks and of the loops around."""
+        return self.region.depth + 1
+
+    def find_trips(self, start: Mapping[str, Value]) -> Trips:
+        """The trips of the loop, which threads enter with these registers. Raises `UncountableLoop`.
 
         The threads that enter in any trip of the loops around are tried first. Mostly they take as many trips
         as those on `path`, and their arrays are smaller.
         """
-        if not region.exits and not region.may_return:
-            raise self._refuse(region, "it has no exit")
-        search = _Search(self, region, path, run_body, around)
-        wide = path.unite_trips()
-        if wide is not path:
+        if not self.region.exits and not self.region.may_return:
+            raise self._refuse("it has no exit")
+        wide = self.path.unite_trips()
+        if wide is not self.path:
             try:
-                trips = self._find_even_trips(replace(search, path=wide), start)
+                trips = replace(self, path=wide)._find_even_trips(start)
             except (UncountableLoop, _UnevenGrowth):
                 pass
             else:
-                return replace(trips, last=np.where(path.lanes, trips.last, 0))
+                return replace(trips, last=np.where(self.path.lanes, trips.last, 0))
         try:
-            return self._find_even_trips(search, start)
+            return self._find_even_trips(start)
         except _UnevenGrowth:
-            return search.follow(start)
+            return self.follow(start)
 
-    def _find_even_trips(self, search: _Search, start: Mapping[str, Value]) -> Trips:
+    def _find_even_trips(self, start: Mapping[str, Value]) -> Trips:
         """The trips of a loop whose registers grow evenly. Raises `_UnevenGrowth` where they do not."""
-        first = search.run(start)
+        first = self.run(start)
         if first.going is None:
             once = np.zeros(1, np.int64)
-            return Trips(once, once + 1, start, 0, search.depth)
-        growth = self._find_growth(start, first, search.run(first.ends))
-        return search.measure({name: start[name] if name in growth else None for name in start}, growth)
+            return Trips(once, once + 1, start, 0, self.depth)
+        growth = self._find_growth(start, first, self.run(first.ends))
+        return self.measure({name: start[name] if name in growth else None for name in start}, growth)
 
     def _find_growth(self, start: Mapping[str, Value], first: Body, second: Body) -> dict[str, Value]:
         """By how much each known register grows in a trip. Raises `_UnevenGrowth`."""
@@ -251,31 +256,12 @@ class TripFinder:
             growth[name] = _unite_growth(grown, first.going)
         return growth
 
-    def _refuse(self, region: LoopRegion, reason: str) -> UncountableLoop:
-        return UncountableLoop(self.graph, region.header, reason)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The search for the trips of one loop."""
-
-    finder: TripFinder
-    region: LoopRegion
-    path: Path
-    run_body: RunBody
-    around: int
-
-    @property
-    def depth(self) -> int:
-        """Axes of the threads, of the blocks and of the loops around."""
-        return self.region.depth + 1
-
     def run(self, starts: Mapping[str, Value], comparisons: list[Comparison] | None = None) -> Body:
         """Run what decides the trips."""
         body = self.run_body(self.path, starts, Pass(False, True, comparisons))
         for one in (*body.leaving, body.going):
             if one is not None and (sides := one.sides - self.path.sides):
-                end = self.finder.graph.blocks[min(block for block, _ in sides)].exit.instruction
+                end = self.graph.blocks[min(block for block, _ in sides)].exit.instruction
                 line = end.line if end is not None else 0
                 raise self._refuse(f"its exit on line {line} depends on run-time data")
         return body
@@ -284,11 +270,10 @@ class _Search:
         """The trips of a loop whose registers grow evenly. Raises `_UnevenGrowth` where they do not."""
 
         def extend(numbers: Numbers) -> dict[str, Value]:
-            bits = self.finder.bits
             return {
                 name: None
                 if value is None
-                else extend_line(value, growth[name], numbers, bits[name], self.depth)
+                else extend_line(value, growth[name], numbers, self.bits[name], self.depth)
                 for name, value in start.items()
             }
 
@@ -366,8 +351,8 @@ class _Search:
                     f"it runs more than {_MOST_FOLLOWED} times, and its trips differ from each other"
                 )
             alive, start = going, body.ends
-        numbers, bits = np.arange(len(starts)), self.finder.bits
-        stacked = {name: self._stack([one[name] for one in starts], bits[name]) for name in start}
+        numbers = np.arange(len(starts))
+        stacked = {name: self._stack([one[name] for one in starts], self.bits[name]) for name in start}
         last = self._find_last(Path(self._stack(going_on, 1)), numbers)
         assert last is not None
         return Trips(numbers, np.ones(len(starts), np.int64), stacked, last, self.depth)
@@ -395,7 +380,7 @@ class _Search:
         return np.stack([np.broadcast_to(each, shape) for each in arrays])
 
     def _refuse(self, reason: str) -> UncountableLoop:
-        return UncountableLoop(self.finder.graph, self.region.header, reason)
+        return UncountableLoop(self.graph, self.region.header, reason)
 
 
 def _unite_growth(grown: Value, going: Path | None) -> Value:

@@ -1,8 +1,8 @@
-"""The control flow graph of a kernel whose instructions are counted: order, dominators, natural loops."""
+"""The control flow graph of a kernel whose instructions are counted: order and natural loops."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ekc.errors import EkcError
@@ -30,12 +30,8 @@ class ControlFlowGraph:
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
     """Reachable blocks in topological order, where back edges do not count."""
-    forward_predecessors: dict[int, tuple[int, ...]]
-    """Predecessors of each reachable block, without the back edges."""
     loops: tuple[NaturalLoop, ...]
     """By the order of their headers: outer loops before those nested in them."""
-    innermost_loops: dict[int, NaturalLoop]
-    """Block -> smallest loop that contains it, for blocks within loops."""
 
     @classmethod
     def from_blocks(
@@ -52,17 +48,21 @@ class ControlFlowGraph:
         for number in order:
             for other in dict.fromkeys(blocks[number].exit.targets):
                 prior[other] += (number,)
-        above = _find_dominators(rank, prior)
-        back = _find_back_edges(kernel, blocks, rank, prior, above)
-        if shared := _find_shared_header([n for n in order if n not in single_loop_headers], back, prior):
-            return cls.from_blocks(kernel, _split_header(blocks, *shared), single_loop_headers)
-        forward = {n: tuple(p for p in prior[n] if rank[p] < rank[n]) for n in order}
-        headers = sorted({header for _, header in back}, key=lambda header: rank[header])
-        loops = tuple(_build_loop(header, back, prior) for header in headers)
-        # From the largest to the smallest: the smallest stays.
-        by_size = sorted(loops, key=lambda loop: -len(loop.body))
-        innermost = {number: loop for loop in by_size for number in loop.body}
-        return cls(kernel, tuple(blocks), order, forward, loops, innermost)
+        back = [(p, n) for n in order for p in prior[n] if rank[p] >= rank[n]]
+        headers = dict.fromkeys(header for _, header in back)
+        loops = [_build_loop(header, {p for p, n in back if n == header}, prior) for header in headers]
+        for loop in loops:
+            if loop.header != order[0] and order[0] in loop.body:
+                # The entry of the kernel leads to a latch without passing the header.
+                block = blocks[loop.header]
+                raise EkcError(
+                    f"PTX of {kernel!r}: the loop at {block.label} (line {block.line}) has two entries "
+                    "and cannot be counted; use plain for loops"
+                )
+            if len(loop.latches) > 1 and loop.header not in single_loop_headers:
+                split = _split_header(blocks, loop.header, _find_inner_latch(loop, prior))
+                return cls.from_blocks(kernel, split, single_loop_headers)
+        return cls(kernel, tuple(blocks), order, tuple(loops))
 
     def find_original_header(self, number: int, block_count: int) -> int:
         """The given block before which a block was added. The first `block_count` blocks are given ones."""
@@ -93,65 +93,13 @@ def _order_blocks(blocks: Sequence[Block]) -> tuple[int, ...]:
     return tuple(reversed(finished))
 
 
-def _find_dominators(rank: dict[int, int], prior: dict[int, tuple[int, ...]]) -> dict[int, int]:
-    """The immediate dominator of each block: the last block before it on every path from the entry.
-
-    After Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
-    """
-    entry, *others = rank
-    above = {entry: entry}
-    changed = True
-    while changed:
-        changed = False
-        for number in others:
-            common, *others_before = [p for p in prior[number] if p in above]
-            for other in others_before:
-                while common != other:
-                    if rank[common] > rank[other]:
-                        common = above[common]
-                    else:
-                        other = above[other]
-            changed |= above.get(number) != common
-            above[number] = common
-    return above
-
-
-def _find_back_edges(
-    kernel: str,
-    blocks: Sequence[Block],
-    rank: dict[int, int],
-    prior: dict[int, tuple[int, ...]],
-    above: dict[int, int],
-) -> set[tuple[int, int]]:
-    """(latch, header) of all back edges; `EkcError` for one whose target does not dominate its source."""
-    back = {(p, number) for number in rank for p in prior[number] if rank[p] >= rank[number]}
-    for latch, header in back:
-        dominator = latch
-        while rank[dominator] > rank[header]:
-            dominator = above[dominator]
-        if dominator != header:
-            block = blocks[header]
-            raise EkcError(
-                f"PTX of {kernel!r}: the loop at {block.label} (line {block.line}) has two entries "
-                "and cannot be counted; use plain for loops"
-            )
-    return back
-
-
-def _find_shared_header(
-    order: Sequence[int], back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]
-) -> tuple[int, int] | None:
-    """(header, latch of the inner loop) of nested loops that begin at the same block, if any.
+def _find_inner_latch(loop: NaturalLoop, prior: Mapping[int, Sequence[int]]) -> int:
+    """The latch of the inner one of nested loops that begin at the same block.
 
     The smaller loop is taken for the inner one. Where that is wrong, one of the two has its exit within the
     other, and no trip count is found: a branch back to the header then only skips the rest of one loop.
     """
-    for header in order:
-        edges = sorted(edge for edge in back if edge[1] == header)
-        if len(edges) > 1:
-            inner = min(edges, key=lambda edge: len(_build_loop(header, {edge}, prior).body))
-            return header, inner[0]
-    return None
+    return min(sorted(loop.latches), key=lambda latch: len(_build_loop(loop.header, {latch}, prior).body))
 
 
 def _split_header(blocks: Sequence[Block], header: int, latch: int) -> list[Block]:
@@ -170,13 +118,12 @@ def _redirect_exit(block: Block, target: int, new_target: int) -> Block:
     return replace(block, exit=replace(block.exit, targets=targets))
 
 
-def _build_loop(header: int, back: set[tuple[int, int]], prior: dict[int, tuple[int, ...]]) -> NaturalLoop:
-    """The natural loop of `header`: all blocks from which a back edge is reached without passing `header`."""
-    latches = frozenset(latch for latch, target in back if target == header)
+def _build_loop(header: int, latches: Set[int], prior: Mapping[int, Sequence[int]]) -> NaturalLoop:
+    """The natural loop of `header`: all blocks from which a latch is reached without passing `header`."""
     body, pending = {header}, list(latches)
     while pending:
         number = pending.pop()
         if number not in body:
             body.add(number)
             pending += prior[number]
-    return NaturalLoop(header, frozenset(body), latches)
+    return NaturalLoop(header, frozenset(body), frozenset(latches))

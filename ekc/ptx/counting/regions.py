@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ekc.ptx.cfg import RegisterAccess, solve_liveness
 from ekc.ptx.counting.branch_slice import SliceStep
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
 
@@ -117,7 +118,9 @@ class _TripSlice:
         while True:
             needed = self._close(needed)
             blocked = [
-                n for n, (_, content) in passed.items() if not needed.isdisjoint(self._list_written(content))
+                n
+                for n, (_, content) in passed.items()
+                if any(x.target in needed for b in self._list_blocks(content) for x in self._steps[b])
             ]
             if not blocked:
                 break
@@ -173,35 +176,15 @@ class _TripSlice:
             n for item in items for n in (self._children[item].blocks if item in self._children else (item,))
         ]
 
-    def _list_written(self, items: Iterable[int]) -> set[str]:
-        return {step.target for n in self._list_blocks(items) for step in self._steps[n]}
-
 
 def _find_live(graph: ControlFlowGraph, steps: Steps) -> dict[int, set[str]]:
     """Registers whose value at the start of each block may be read."""
-    uses: dict[int, set[str]] = {}
-    kills: dict[int, set[str]] = {}
+    accesses: dict[int, list[RegisterAccess]] = {}
     for number in graph.order:
-        use, kill = uses.setdefault(number, set()), kills.setdefault(number, set())
-        for step in steps[number]:
-            use.update(name for name in step.reads if name not in kill)
-            if step.guard is None:
-                kill.add(step.target)
-            elif step.target not in kill:
-                use.add(step.target)
         guard = _find_guard(graph, number)
-        if guard is not None and guard not in kill:
-            use.add(guard)
-    live = {number: set(use) for number, use in uses.items()}
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        for number in reversed(graph.order):
-            out = set[str]().union(*(live[target] for target in graph.blocks[number].exit.targets))
-            new = uses[number] | (out - kills[number])
-            if len(new) != len(live[number]):
-                live[number], is_changed = new, True
-    return live
+        accesses[number] = [(step.reads, (step.target,), step.guard is None) for step in steps[number]]
+        accesses[number].append(((guard,) if guard else (), (), True))
+    return solve_liveness(accesses, {number: graph.blocks[number].exit.targets for number in graph.order})
 
 
 def _find_guard(graph: ControlFlowGraph, number: int) -> str | None:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
-from ekc.emulator.lane_state import LaneFindings
 from ekc.emulator.memory import AddressProbe, Index, gather, list_cells
 from ekc.emulator.paged_memory import grow_array
+from ekc.emulator.report import LaneFindings
 
 _SEVERAL_BLOCKS = np.int32(-1)
 _CHECKED_ATOMICS = frozenset(("cas", "min", "max", "and", "or"))
@@ -57,18 +57,7 @@ class GlobalAccess:
         """A finding of the first bad lane."""
         self.findings.add_access(kind, self.site, self.probe, self.offset, is_bad, message, hint)
 
-    def report_rival(self, cells: Any, rivals: Sequence[tuple[NDArray[np.int32], str]], access: str) -> bool:
-        """A finding if another block is in the marks of some of `cells`; returns whether there is one."""
-        for cell_marks, verb in rivals:
-            old = cell_marks.take(cells)
-            if old.any():
-                is_bad = (old != 0) & (old != self.blocks)
-                if is_bad.any():
-                    self.report_conflict(is_bad, old, access, verb)
-                    return True
-        return False
-
-    def report_conflict(self, is_bad: Any, marks: Any, access: str, verb: str = "wrote") -> None:
+    def report_conflict(self, is_bad: Any, marks: Any, access: str, verb: str) -> None:
         """A finding of the first bad lane; `marks` has the other block of each lane."""
         other = int(marks[np.flatnonzero(is_bad)[0]])
         others = f"block {other - 1}" if other > 0 else "several blocks"
@@ -78,72 +67,74 @@ class GlobalAccess:
 
 
 class BlockConflicts:
-    """For every cell of global memory, the block that wrote it, read it, and changed it by an atomic.
+    """Marks for every cell of global memory, by name, each made when it is first needed.
 
-    Blocks are numbered from 1; 0 is no block, -1 several."""
+    The block that "wrote" it, "read" it, and "changed" it by an atomic. Blocks are numbered from 1; 0 is no
+    block, -1 several. Atomics that are not in `_CHECKED_ATOMICS` also leave the mark "changed unchecked": no
+    other block may read there.
 
-    def __init__(self, size: int, cell_bytes: int, has_fences: bool) -> None:
-        self.cell_bytes = cell_bytes
-        self.has_fences = has_fences
-        """Whether the kernel has fences, which may order blocks; then reads are not judged."""
-        self.last_writer = np.zeros(size // cell_bytes + 1, np.int32)
-        self.last_reader = np.zeros(size // cell_bytes + 1, np.int32)
-        self.last_atomic: NDArray[np.int32] | None = None
-        """Blocks that changed each cell by an atomic; None before the first atomic."""
-        self.last_unchecked_atomic: NDArray[np.int32] | None = None
-        """The same for atomics not in `_CHECKED_ATOMICS`. No other block may read there."""
+    Whether it was "cached" by `ld.global.nc`, and "replaced" by a store or an atomic: a thread must not even
+    read its own writes through the read-only cache."""
+
+    def __init__(self, size: int, cell_bytes: int, has_fences: bool, has_cached_loads: bool) -> None:
+        self.cell_bytes, self.cell_count = cell_bytes, size // cell_bytes + 1
+        self.marks: dict[str, NDArray[np.int32]] = {}
+        self.has_fences, self.has_cached_loads = has_fences, has_cached_loads
+        """Whether the kernel has fences, which may order blocks; then reads are not judged. Whether it has
+        loads through the read-only cache."""
         self.synchronized_blocks = np.zeros(0, np.int32)
         """Blocks that did an atomic in a kernel with fences. They may know that all others are done, as the
         last block to arrive does, which resets the counter."""
 
+    def make_marks(self, name: str) -> NDArray[np.int32]:
+        """The marks of this name; zeros at first."""
+        if name not in self.marks:
+            self.marks[name] = np.zeros(self.cell_count, np.int32)
+        return self.marks[name]
+
     def resize(self, size: int) -> None:
         """Extend the marks to `size` bytes: memory grows with the pages that a launch touches."""
         count = size // self.cell_bytes + 1
-        if count <= self.last_writer.size:
-            return
-        self.last_writer = grow_array(self.last_writer, count)
-        self.last_reader = grow_array(self.last_reader, count)
-        if self.last_atomic is not None:
-            self.last_atomic = grow_array(self.last_atomic, count)
-        if self.last_unchecked_atomic is not None:
-            self.last_unchecked_atomic = grow_array(self.last_unchecked_atomic, count)
+        if count > self.cell_count:
+            self.cell_count = count
+            self.marks = {name: grow_array(marks, count) for name, marks in self.marks.items()}
+
+    def _report_rival(
+        self, access: GlobalAccess, cells: Index, names: Sequence[str], what: str, is_judged: Any = True
+    ) -> bool:
+        """A finding if another block is in some marks of these cells, where the access is judged; returns
+        whether there is one."""
+        for name in names:
+            old = self.marks[name].take(cells) if name in self.marks else np.zeros(1, np.int32)
+            if old.any():
+                is_bad = (old != 0) & (old != access.blocks) & is_judged
+                if is_bad.any():
+                    access.report_conflict(is_bad, old, what, name.split()[0])
+                    return True
+        return False
 
     def check_load(self, access: GlobalAccess) -> None:
         """Record a load; a finding if another block wrote there."""
         if access.site.is_volatile or self.has_fences:
             return
-        rivals = [(self.last_writer, "wrote")]
-        if self.last_unchecked_atomic is not None:
-            rivals.append((self.last_unchecked_atomic, "changed"))
+        readers = self.make_marks("read")
         for cells in access.list_cell_columns(self.cell_bytes):
-            if access.report_rival(cells, rivals, "reads what"):
+            if self._report_rival(access, cells, ("wrote", "changed unchecked"), "reads what"):
                 return
-            _mark_blocks(self.last_reader, cells, access.blocks)
+            _mark_blocks(readers, cells, access.blocks)
 
     def check_atomic(self, access: GlobalAccess) -> None:
         """Record an atomic; a finding if another block wrote or read there without one."""
         checked = not _CHECKED_ATOMICS.isdisjoint(access.site.instruction.parts)
-        rivals = [(self.last_writer, "wrote")]
-        if not checked and not self.has_fences:
-            rivals.append((self.last_reader, "read"))
-        marks = self._select_atomic_marks(checked)
+        rivals = ("wrote",) if checked or self.has_fences else ("wrote", "read")
+        names = ("changed",) if checked else ("changed", "changed unchecked")
         if self.has_fences:
             self.synchronized_blocks = np.union1d(self.synchronized_blocks, access.blocks)
         for cells in access.list_cell_columns(self.cell_bytes):
-            if access.report_rival(cells, rivals, "changes what"):
+            if self._report_rival(access, cells, rivals, "changes what"):
                 return
-            for cell_marks in marks:
-                _mark_blocks(cell_marks, cells, access.blocks)
-
-    def _select_atomic_marks(self, is_checked: bool) -> list[NDArray[np.int32]]:
-        """The marks of an atomic, which are made when first needed."""
-        if self.last_atomic is None:
-            self.last_atomic = np.zeros_like(self.last_writer)
-        if is_checked:
-            return [self.last_atomic]
-        if self.last_unchecked_atomic is None:
-            self.last_unchecked_atomic = np.zeros_like(self.last_writer)
-        return [self.last_atomic, self.last_unchecked_atomic]
+            for name in names:
+                _mark_blocks(self.make_marks(name), cells, access.blocks)
 
     def check_store(self, access: GlobalAccess, values: tuple[Any, ...]) -> None:
         """Before a store: a finding if it changes a value that another block wrote, read or changed."""
@@ -152,24 +143,15 @@ class BlockConflicts:
             if not self.has_fences:
                 self.check_atomic(access)
             return
-        changed = access.find_changed(values)
-        rivals = [(self.last_writer, "wrote")]
-        if not self.has_fences:
-            rivals.append((self.last_reader, "read"))
-        if self.last_atomic is not None:
-            rivals.append((self.last_atomic, "changed"))
+        changed, writers = access.find_changed(values), self.make_marks("wrote")
+        plain = ("wrote",) if self.has_fences else ("wrote", "read")
+        is_apart = ~np.isin(access.blocks, self.synchronized_blocks) if self.has_fences else True
         for k, cells in enumerate(access.list_cell_columns(self.cell_bytes)):
             differs = changed[k * self.cell_bytes // int(access.site.dtype_code[1])]
-            for cell_marks, verb in rivals:
-                old = cell_marks.take(cells)
-                if old.any():
-                    bad = (old != 0) & (old != access.blocks) & differs
-                    if self.has_fences and cell_marks is self.last_atomic:
-                        bad &= ~np.isin(access.blocks, self.synchronized_blocks)
-                    if bad.any():
-                        access.report_conflict(bad, old, "writes what", verb)
-                        return
-            self.last_writer[cells] = access.blocks
+            for names, is_judged in ((plain, differs), (("changed",), differs & is_apart)):
+                if self._report_rival(access, cells, names, "writes what", is_judged):
+                    return
+            writers[cells] = access.blocks
 
     def check_stored_values(self, access: GlobalAccess, values: tuple[Any, ...]) -> None:
         """After a store: a finding if two threads wrote different values to one cell."""
@@ -180,48 +162,29 @@ class BlockConflicts:
         for k, changed in enumerate(access.find_changed(values)):
             if not changed.any():
                 continue
-            writer = self.last_writer.take(first + (access.offset + k * size) // self.cell_bytes)
+            writer = self.marks["wrote"].take(first + (access.offset + k * size) // self.cell_bytes)
             bad = changed & (writer != access.blocks)
             if bad.any():
-                access.report_conflict(bad, writer, "writes what")
+                access.report_conflict(bad, writer, "writes what", "wrote")
                 return
             other = "another thread of the block writes a different value"
             hint = "Two threads share an index: only one of the values stays."
             access.report("global-race", changed, f"{other} to the same place of global memory", hint)
 
-
-class ReadOnlyCache:
-    """For every cell of global memory, whether it was changed, and whether it was read by `ld.global.nc`.
-
-    A thread must not even read its own writes that way."""
-
-    def __init__(self, size: int, cell_bytes: int) -> None:
-        self.cell_bytes = cell_bytes
-        self.is_read = np.zeros(size // cell_bytes + 1, np.bool_)
-        self.is_changed = np.zeros(size // cell_bytes + 1, np.bool_)
-
-    def resize(self, size: int) -> None:
-        """Extend the marks to `size` bytes: memory grows with the pages that a launch touches."""
-        count = size // self.cell_bytes + 1
-        if count > self.is_read.size:
-            self.is_read = grow_array(self.is_read, count)
-            self.is_changed = grow_array(self.is_changed, count)
-
-    def check_load(self, access: GlobalAccess) -> None:
-        """Record a load through this cache; a finding if the launch changed the cell."""
+    def check_cached_load(self, access: GlobalAccess) -> None:
+        """Record a load through the read-only cache; a finding if the launch changed the cell."""
         if "nc" in access.site.instruction.parts:
-            self._mark_cells(access, self.is_read, self.is_changed, "what the launch wrote")
+            self._mark_cached_cells(access, "cached", "replaced", "what the launch wrote")
 
     def check_change(self, access: GlobalAccess) -> None:
-        """Record a store or an atomic; a finding if the cell was read through this cache."""
-        self._mark_cells(access, self.is_changed, self.is_read, "what the launch writes")
+        """Record a store or an atomic; a finding if the cell was read through the read-only cache."""
+        if self.has_cached_loads:
+            self._mark_cached_cells(access, "replaced", "cached", "what the launch writes")
 
-    def _mark_cells(
-        self, access: GlobalAccess, own_marks: NDArray[np.bool_], other_marks: NDArray[np.bool_], what: str
-    ) -> None:
+    def _mark_cached_cells(self, access: GlobalAccess, own: str, other: str, what: str) -> None:
         cells = list_cells(access.site, access.probe, access.offset, self.cell_bytes)
-        own_marks[cells] = True
-        bad = other_marks.take(cells).any(axis=1)
+        self.make_marks(own)[cells] = 1
+        bad = self.make_marks(other).take(cells).any(axis=1)
         if bad.any():
             message = f"ld.global.nc reads {what}: it may give the old value or the new one"
             hint = "Take __restrict__ or __ldg away from memory that the kernel writes."
