@@ -10,22 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.common.operators import PAPER_OPERATORS
 from benchmarks.search.ablation_figures import get_objective
 from benchmarks.search.ablation_variants import VARIANTS, Variant, apply_changes
 from benchmarks.search.depth import remove_own_factor
-from benchmarks.search.paper_runs import digest_code
+from benchmarks.search.paper_runs import (
+    MAX_SLOWDOWN,
+    WatchedMeasurer,
+    digest_code,
+    name_file,
+    read_log,
+)
 from ekc import devices
-from ekc.devices.device import Device, Metering, Timing
+from ekc.devices.device import Metering
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
-from ekc.search.loop.measure import MeasurementFailure, Measurer
+from ekc.search.loop.measure import MeasurementFailure
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 
@@ -53,29 +59,11 @@ class InlineExecutor(Executor):
 
 
 @dataclass
-class AblationMeasurer(Measurer):
+class AblationMeasurer(WatchedMeasurer):
     """Times kernels, meters them where the objective needs it, and executes none."""
 
-    is_replay: ClassVar[bool] = False
+    clock: Callable[[], float] = time.process_time
     is_metering: bool = False
-    seconds: float = 0.0
-    """CPU seconds of timing and metering."""
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    """(kernels timed so far, least latency so far in seconds), a point for each improvement."""
-    _count: int = 0
-
-    def time(
-        self, schedule: Any, get_kernel: Callable[[], Any], repeat: int = 0
-    ) -> Timing | MeasurementFailure:
-        """Time a schedule as `Measurer` does, and add to the curve."""
-        start = time.process_time()
-        outcome = super().time(schedule, get_kernel, repeat)
-        self.seconds += time.process_time() - start
-        if repeat == 0:
-            self._count += 1
-            if isinstance(outcome, Timing) and (not self.curve or outcome.latency_s < self.curve[-1][1]):
-                self.curve.append((self._count, outcome.latency_s))
-        return outcome
 
     def meter(
         self, schedule: Any, get_kernel: Callable[[], Any], window_s: float, repeat: int = 0
@@ -83,10 +71,7 @@ class AblationMeasurer(Measurer):
         """Meter a schedule as `Measurer` does, or nothing."""
         if not self.is_metering:
             return MeasurementFailure("not metered")
-        start = time.process_time()
-        outcome = super().meter(schedule, get_kernel, window_s, repeat)
-        self.seconds += time.process_time() - start
-        return outcome
+        return super().meter(schedule, get_kernel, window_s, repeat)
 
     def find_verdict(self, schedule: Any) -> str:
         """Execute nothing."""
@@ -98,31 +83,27 @@ class Place:
 
     def __init__(self, operator: str, device: str, folder: Path) -> None:
         self.operator, self.device_name = operator, device
-        name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
-        self.log, self._records = folder / f"{name}.jsonl", folder / f"{name}.db"
-        self.device: Device = devices.open(device)
+        self.log = name_file(folder, f"{operator} {device}", "jsonl")
+        self.device = devices.open(device)
         self.op = PAPER_OPERATORS[operator]()
         self._store: RecordStore | None = None
-        self._space: tuple[Space, float] | None = None
-
-    def supports(self, name: str) -> bool:
-        """Whether the variant differs from the default here: every one does."""
-        return True
+        self._space: Space | None = None
 
     def run(self, name: str, seed: int, trials: int, objective: str = "latency") -> Line:
         """Run a variant once."""
         variant = VARIANTS[name]
-        self._store = self._store or RecordStore(self._records)
+        self._store = self._store or RecordStore(self.log.with_suffix(".db"))
         start, wall_start = time.process_time(), time.monotonic()
         with apply_changes(variant.changes):
             space, recording_s = self._get_space(variant)
             measurer = AblationMeasurer(self.device, self._store, is_metering=objective == "energy")
             executor = InlineExecutor()
             calls = None if variant.calls_per_trial is None else variant.calls_per_trial * trials
-            options = TuneOptions(trials, objective, 0.05, False, seed, None, calls)
+            options = TuneOptions(trials, objective, MAX_SLOWDOWN, False, seed, None, calls)
             search = TuningRun(space, measurer, executor, options, None, variant.method)
             result = search.run(())
-            used = time.process_time() - start - measurer.seconds - executor.seconds
+            measuring_s = measurer.elsewhere_s + executor.seconds
+            used = time.process_time() - start - measuring_s
         winner = next(c for c in search.task.candidates if c.schedule == result.best.schedule)
         energy = {"energy_j": winner.energy_j, "metered": result.metered_count}
         return {
@@ -134,23 +115,21 @@ class Place:
             "bred": result.bred,
             "search_s": used - recording_s,
             "recording_s": recording_s,
-            "measuring_s": measurer.seconds + executor.seconds,
+            "measuring_s": measuring_s,
             "wall_s": time.monotonic() - wall_start - recording_s,
-            "curve": measurer.curve,
             "course": _digest_trials(result.trials),
         }
 
     def _get_space(self, variant: Variant) -> tuple[Space, float]:
         """The space, and the CPU seconds that were used now to make it."""
         if self._space is not None and not variant.needs_own_space:
-            return self._space[0], 0.0
+            return self._space, 0.0
         start = time.process_time()
         space = Space(self.op, self.device.limits)
         space.evaluator.record_traces()
-        seconds = time.process_time() - start
         if not variant.needs_own_space:
-            self._space = space, seconds
-        return space, seconds
+            self._space = space
+        return space, time.process_time() - start
 
 
 def _digest_trials(trials: Any) -> str:
@@ -163,7 +142,7 @@ def read_lines(folder: Path) -> list[Line]:
     """All finished runs in a folder, each once, in the order of writing."""
     lines: dict[tuple[Any, ...], Line] = {}
     for log in sorted(folder.glob("*.jsonl")):
-        for line in _read_log(log):
+        for line in read_log(log):
             lines.setdefault(get_identity(line), line)
     return list(lines.values())
 
@@ -171,22 +150,6 @@ def read_lines(folder: Path) -> list[Line]:
 def get_identity(line: Line) -> tuple[Any, ...]:
     """The values that identify a run."""
     return *(line[k] for k in KEYS), get_objective(line)
-
-
-def _read_log(log: Path) -> Iterator[Line]:
-    for text in log.read_text().splitlines():
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError:
-            # A benchmark was killed while it wrote this line: the run counts as missing.
-            continue
-
-
-def append_line(log: Path, line: Line) -> None:
-    """Append a finished run. After a line that was cut short it starts a new line."""
-    is_complete = not log.exists() or not log.stat().st_size or log.read_bytes().endswith(b"\n")
-    with log.open("a") as file:
-        file.write(("" if is_complete else "\n") + json.dumps(line) + "\n")
 
 
 def check_program(lines: list[Line], program: str) -> None:

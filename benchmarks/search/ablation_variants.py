@@ -79,8 +79,6 @@ SURROGATE, EVALUATOR = (
 PLAIN_WALK = {f"{EVALUATOR}.{name}": property(skip_trace) for name in ("_rule_trace", "_quantity_trace")}
 POPULATIONS = {"population 512": 512, "population 2,048": 2048, "population 8,192": 8192}
 """Variants that change the size of the population alone."""
-METHOD_NAMES = ("no crossover", "random search")
-"""Variants that `paper.py` compares too."""
 
 VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant(),
@@ -88,7 +86,7 @@ VARIANTS: dict[str, Variant] = {
     "trees alone": Variant({SURROGATE: partial(Surrogate, tree_share=1.0)}),
     **{name: Variant(method=_fix_population(size)) for name, size in POPULATIONS.items()},
     "stop rule": Variant(calls_per_trial=1e8 / 256),
-    **{name: Variant(method=METHODS[name]) for name in METHOD_NAMES},
+    **{name: Variant(method=METHODS[name]) for name in ("no crossover", "random search")},
     "plain walk": Variant(PLAIN_WALK, needs_own_space=True),
 }
 """Name -> variant. Finished runs are stored under these names."""

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import ekc
 from benchmarks.common.operators import PAPER_OPERATORS
+from benchmarks.common.script import select_names
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
@@ -46,13 +48,51 @@ METHODS: dict[str, SearchMethod] = {
 }
 """`LATENCY` makes the latency small, and meters the finalists alone."""
 
+ONLY_PLACE = {"metavar": "TEXT", "default": "", "help": 'operators and devices with this in "MM 1024^3 a100"'}
+"""The option that selects places."""
+
+
+def select_places(only: str) -> list[tuple[str, str]]:
+    """(operator, device) of the pairs whose names together contain `only`."""
+    every = {f"{operator} {device}": (operator, device) for operator in PAPER_OPERATORS for device in DEVICES}
+    return [every[name] for name in select_names(every, only)]
+
 
 @dataclass
 class WatchedMeasurer(Measurer):
-    """Follows the least energy over the seconds of metering, and tells the search's time from the rest."""
+    """Tells the search's time from the rest."""
 
+    clock: Callable[[], float] = time.thread_time
+    """CPU seconds so far."""
     elsewhere_s: float = 0.0
-    """CPU seconds of this thread spent on devices and on executing finalists."""
+    """CPU seconds spent on devices and on executing finalists."""
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Count the seconds of a block."""
+        began = self.clock()
+        yield
+        self.elsewhere_s += self.clock() - began
+
+    def time(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
+    ) -> Timing | MeasurementFailure:
+        """Time a schedule as `Measurer` does."""
+        with self.watch():
+            return super().time(schedule, get_kernel, repeat)
+
+    def meter(
+        self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
+    ) -> Metering | MeasurementFailure:
+        """Meter a schedule as `Measurer` does."""
+        with self.watch():
+            return super().meter(schedule, get_kernel, window_s, repeat)
+
+
+@dataclass
+class EnergyMeasurer(WatchedMeasurer):
+    """Follows the least energy over the seconds of metering."""
+
     curve: list[tuple[float, float]] = field(default_factory=list)
     """(metering seconds so far, least joules metered among kernels at most `MAX_SLOWDOWN` slower than the
     fastest so far): a point after each first metering of a kernel."""
@@ -64,9 +104,7 @@ class WatchedMeasurer(Measurer):
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], repeat: int = 0
     ) -> Timing | MeasurementFailure:
         """As the bench; remembers the first latency."""
-        began = time.thread_time()
         outcome = super().time(schedule, get_kernel, repeat)
-        self.elsewhere_s += time.thread_time() - began
         if isinstance(outcome, Timing):
             self._latency_s.setdefault(schedule.digest, outcome.latency_s)
         return outcome
@@ -75,9 +113,7 @@ class WatchedMeasurer(Measurer):
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
     ) -> Metering | MeasurementFailure:
         """As the bench; adds a point to the curve."""
-        began = time.thread_time()
         outcome = super().meter(schedule, get_kernel, window_s, repeat)
-        self.elsewhere_s += time.thread_time() - began
         if isinstance(outcome, Metering):
             self._energy_j.setdefault(schedule.digest, outcome.energy_j)
             limit = min(self._latency_s.values()) * (1 + MAX_SLOWDOWN)
@@ -89,13 +125,13 @@ class WatchedMeasurer(Measurer):
     def find_verdict(self, schedule: Schedule) -> str | None:
         """As the bench; where nothing is on file, the finalist is executed next."""
         verdict = super().find_verdict(schedule)
-        self._checking = time.thread_time() if verdict is None else None
+        self._checking = self.clock() if verdict is None else None
         return verdict
 
     def record_verdict(self, schedule: Schedule, verdict: str) -> None:
         """As the bench."""
         if self._checking is not None:
-            self.elsewhere_s += time.thread_time() - self._checking
+            self.elsewhere_s += self.clock() - self._checking
         super().record_verdict(schedule, verdict)
 
 
@@ -103,7 +139,7 @@ def run(
     op: ekc.Operator, device: str, store: RecordStore, variant: str, trials: int, seed: int
 ) -> dict[str, Any]:
     """One run, and what the tables and plots want of it. Energies in joules per call."""
-    bench = WatchedMeasurer(devices.open(device), store)
+    bench = EnergyMeasurer(devices.open(device), store)
     objective = "latency" if variant == LATENCY else "energy"
     wish = TuneOptions(trials, objective, MAX_SLOWDOWN, False, seed, None)
     began = time.thread_time()
@@ -137,12 +173,11 @@ def run_variants(
     operator: str, device: str, variants: tuple[str, ...], seeds: range, trials: int, folder: Path
 ) -> list[dict[str, Any]]:
     """All runs of one operator on one device. Those finished before by the same code are read, not run."""
-    name = "".join(c if c.isalnum() else "-" for c in f"{operator} {device}")
-    log = folder / f"{name}.jsonl"
-    done = {_get_identity(line): line for line in _read_log(log)}
+    log = name_file(folder, f"{operator} {device}", "jsonl")
+    done = {_get_identity(line): line for line in read_log(log)}
     found = []
     op = PAPER_OPERATORS[operator]()
-    with RecordStore(folder / f"{name}.db") as store:
+    with RecordStore(log.with_suffix(".db")) as store:
         for seed in seeds:
             for variant in variants:
                 asked = {
@@ -156,8 +191,7 @@ def run_variants(
                 line = done.get(_get_identity(asked))
                 if line is None:
                     line = asked | run(op, device, store, variant, trials, seed)
-                    with log.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
+                    append_line(log, line)
                     print(_format_run(line), flush=True)
                 found.append(line)
     return found
@@ -175,10 +209,21 @@ def _get_identity(line: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(line[k] for k in ("operator", "device", "variant", "seed", "trials", "code"))
 
 
-def _read_log(log: Path) -> Iterator[dict[str, Any]]:
-    if not log.exists():
-        return
-    for text in log.read_text().splitlines():
+def name_file(folder: Path, what: str, suffix: str) -> Path:
+    """The file of runs or records of an operator."""
+    return folder / f"{''.join(c if c.isalnum() else '-' for c in what)}.{suffix}"
+
+
+def append_line(log: Path, line: dict[str, Any]) -> None:
+    """Append a finished run. After a line that was cut short it starts a new line."""
+    is_complete = not log.exists() or not log.stat().st_size or log.read_bytes().endswith(b"\n")
+    with log.open("a") as file:
+        file.write(("" if is_complete else "\n") + json.dumps(line) + "\n")
+
+
+def read_log(log: Path) -> Iterator[dict[str, Any]]:
+    """Read the finished runs of a file."""
+    for text in log.read_text().splitlines() if log.exists() else ():
         try:
             yield json.loads(text)
         except json.JSONDecodeError:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ekc
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import ONLY, Column, format_lines, make_main, select_names
 from ekc import devices
 from ekc.devices.simulated import specs
 from ekc.processes.pool import count_cores
@@ -28,7 +28,6 @@ from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.space import Space
 from ekc.search.tuning_result import TuningResult
-from ekc.tables import format_table
 
 BAR = 1.0
 """Latency with split sums over latency without, at most."""
@@ -41,7 +40,21 @@ OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
     ),
     "MM 384x384x2048": lambda: ekc.matmul(384, 384, 2048),
 }
-HEADERS = ("operator", "whole [us]", "in parts [us]", "ratio", "whole [mJ]", "in parts [mJ]", "best", "")
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("whole [us]", "whole_s", ".1f", 1e6),
+    Column("in parts [us]", "in_parts_s", ".1f", 1e6),
+    Column("ratio", "ratio", ".2f"),
+    Column("whole [mJ]", "whole_j", ".2f", 1e3),
+    Column("in parts [mJ]", "in_parts_j", ".2f", 1e3),
+    Column("best", "best"),
+    Column("", "pass"),
+)
+OPTIONS = {
+    "--only": ONLY,
+    "--target": {"choices": specs.list_names(), "default": "a100"},
+    "--trials": {"type": int, "default": 64},
+}
 
 
 def tune_among(
@@ -78,41 +91,16 @@ def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]
     }
 
 
-def format_lines(lines: list[dict[str, Any]]) -> str:
-    """The table."""
-    rows = [
-        (
-            x["operator"],
-            f"{x['whole_s'] * 1e6:.1f}",
-            f"{x['in_parts_s'] * 1e6:.1f}",
-            f"{x['ratio']:.2f}",
-            f"{x['whole_j'] * 1e3:.2f}",
-            f"{x['in_parts_j'] * 1e3:.2f}",
-            x["best"],
-            format_verdict(x),
-        )
-        for x in lines
-    ]
-    return format_table(HEADERS, rows, width=WIDE_TABLE)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
-    parser.add_argument("--target", choices=specs.list_names(), default="a100")
-    parser.add_argument("--trials", type=int, default=64)
-
-
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Tune each operator with and without split sums, and print the table."""
     names = select_names(OPERATORS, arguments.only)
     print(f"{arguments.target} (simulated), fastest of {arguments.trials} trials, seed {arguments.seed}")
     lines = [measure_operator(name, arguments) for name in names]
-    print(format_lines(lines))
+    print(format_lines(COLUMNS, lines))
     return {"lines": lines}
 
 
-main = make_main(__doc__, measure, {"ratio": BAR}, add_options)
+main = make_main(__doc__, measure, {"ratio": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

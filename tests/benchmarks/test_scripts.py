@@ -101,9 +101,8 @@ def make_replays(recording: Any, arguments: argparse.Namespace) -> tuple[list[Li
     return [Line(line | {"bar": [1.0, 1.2], "pass": True})], ["a note"]
 
 
-def make_energy_lines(folder: Path, recording: Any, seed: int) -> tuple[list[Line], dict[str, Any]]:
-    line = Line({"recording": recording.name, "prediction": "ekc", "times_better": 11.0, "pass": True})
-    return [line], {"recording": recording.name, "rows": 0}
+def make_energy_lines(recording: Any, *arguments: object) -> list[Line]:
+    return [Line({"recording": recording.name, "prediction": "ekc", "times_better": 11.0, "pass": True})]
 
 
 def make_emulator_result(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
@@ -166,6 +165,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
             "measure_recording": make_energy_lines,
             "read_kernels": lambda *arguments: None,
             "measure_few_rows": lambda *arguments: [],
+            "measure_noise": lambda name, *arguments: {"recording": name, "rows": 0},
         },
         "hotspot A4000 energy",
         True,
