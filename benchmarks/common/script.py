@@ -25,6 +25,8 @@ from ekc.errors import EkcError, InvalidInput
 from ekc.processes.pool import count_cores
 from ekc.tables import format_table
 
+Arguments = argparse.Namespace
+"""Options of a script, as attributes."""
 WIDE_TABLE = 220
 """Width in characters of the tables of benchmarks, which are for wide terminals and files."""
 Option = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Effect of each mechanism of the search: latency or energy without it, on simulated devices.
 
     python -m benchmarks.search.ablation [--objective NAME] [--folder DIR] [--program NAME]
-        [--seeds FIRST:END] [--trials N] [--variants "A;B"] [--only TEXT] [--within SHARE]
+        [--seeds FIRST:END] [--trials N] [--variants "A;B"] [--only TEXT]
         [--show] [--against NAME] [--json FILE]
 
 The six operators of `paper.py` on the simulated a100 and rtx4090. Every variant starts from the same seeds.
@@ -29,19 +29,18 @@ Why 64 trials: a run of 64 takes about 23 CPU seconds, one of 256 takes 92 (a ne
 0.17, counting its instructions 0.11; the search takes 3 to 5 and 12).
 
 A run is a line in a file, added when the run ends; a benchmark that was killed continues after the last one.
---within SHARE leaves out the variants whose ratio so far is more than SHARE above 1. --show runs nothing.
+--show runs nothing.
 --against NAME compares the default of --program with that of another program, seed by seed.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Column, format_lines, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.search.ablation_figures import (
     FIGURES,
     LOSS_BAR,
@@ -52,35 +51,25 @@ from benchmarks.search.ablation_figures import (
     split_seeds,
     summarize,
 )
-from benchmarks.search.ablation_runs import Line, Place, check_program, get_identity, read_lines
-from benchmarks.search.ablation_variants import ENERGY_VARIANTS, STAGE_ONE, VARIANTS
-from benchmarks.search.paper_runs import (
-    DEFAULT,
+from benchmarks.search.ablation_variants import DEFAULT, ENERGY_VARIANTS, STAGE_ONE, VARIANTS
+from benchmarks.search.runs import (
     ONLY_PLACE,
+    Line,
+    Place,
     append_line,
+    check_program,
     digest_code,
+    get_identity,
+    read_lines,
     select_places,
 )
 from ekc.errors import InvalidInput
 
 
-def select_variants(lines: list[Line], names: tuple[str, ...], within: float | None) -> list[str]:
-    """The variants that still run: the default, and those whose ratio so far is at most 1 + `within`."""
-    if within is None:
-        return list(names)
-    base = [x for x in lines if x["variant"] == DEFAULT]
-    kept = []
-    for name in names:
-        line = compare_variant(name, [x for x in lines if x["variant"] == name], base)
-        if name == DEFAULT or line is None or line["mean"] <= 1 + within:
-            kept.append(name)
-    return kept
-
-
 def run_missing(
     places: list[Place],
-    arguments: argparse.Namespace,
-    names: list[str],
+    arguments: Arguments,
+    names: tuple[str, ...],
     done: set[tuple[Any, ...]],
 ) -> None:
     """Run the missing runs: all places with one seed before the next seed."""
@@ -193,18 +182,17 @@ OPTIONS = {
     "--trials": {"type": int, "default": 64},
     "--variants": {"help": "separated by semicolons: " + "; ".join(VARIANTS)},
     "--only": ONLY_PLACE,
-    "--within": {"type": float, "metavar": "SHARE"},
     "--show": {"action": "store_true", "help": "run nothing"},
     "--against": {"metavar": "NAME", "help": "another program to compare with"},
 }
 
 
-def _read_runs(arguments: argparse.Namespace) -> list[Line]:
+def _read_runs(arguments: Arguments) -> list[Line]:
     """The finished runs with this objective."""
     return [x for x in read_lines(arguments.folder) if get_objective(x) == arguments.objective]
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run the missing runs and print the tables."""
     names = STAGE_ONE if arguments.objective == "latency" else (DEFAULT, *ENERGY_VARIANTS)
     if arguments.variants:
@@ -218,9 +206,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.program = arguments.program or digest_code()
         check_program(lines, arguments.program)
         places = [Place(*place, arguments.folder) for place in select_places(arguments.only)]
-        own = [x for x in lines if (x["program"], x["trials"]) == (arguments.program, arguments.trials)]
-        chosen = select_variants(own, names, arguments.within)
-        run_missing(places, arguments, chosen, {get_identity(x) for x in lines})
+        run_missing(places, arguments, names, {get_identity(x) for x in lines})
         lines = _read_runs(arguments)
     print(f"bars: ratio {LOSS_BAR:.3f}, search CPU {TIME_BAR:.2f}")
     programs = [arguments.program] if arguments.program else list(dict.fromkeys(x["program"] for x in lines))

@@ -19,7 +19,6 @@ two tables differ by is the residual's.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -31,7 +30,7 @@ import numpy as np
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import ONLY, Column, format_lines, make_main, select_names
+from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
 from ekc import devices
 from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
@@ -117,7 +116,7 @@ def _sample_genomes(breeder: Breeder, count: int) -> Population:
     return drawn[:count]
 
 
-def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_operator(name: str, arguments: Arguments) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
     op, file = OPERATORS[name](), arguments.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
     device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
@@ -162,7 +161,7 @@ def _compute_ratios_without_luck(
     }
 
 
-def format_depths(lines: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
+def format_depths(lines: list[dict[str, Any]], arguments: Arguments) -> str:
     """Format the table."""
     columns = (
         Column("operator", "operator"),
@@ -187,7 +186,7 @@ def _flatten_line(line: dict[str, Any]) -> dict[str, Any]:
     return line | spread | line["ratio"] | luckless
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure each operator, and print the table."""
     names = select_names(OPERATORS, arguments.only)
     arguments.records.mkdir(parents=True, exist_ok=True)

@@ -12,14 +12,14 @@ finished runs are kept beside the record files.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import Column, format_lines, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
+from benchmarks.search.ablation_variants import METHODS
 from benchmarks.search.paper_figures import (
     LOSS_BAR,
     SHARE_BAR,
@@ -27,11 +27,12 @@ from benchmarks.search.paper_figures import (
     compute_median_and_most,
     compute_savings,
     compute_savings_within_runs,
+    draw,
     judge_default,
     summarize_places,
     summarize_variants,
 )
-from benchmarks.search.paper_runs import METHODS, ONLY_PLACE, run_variants, select_places
+from benchmarks.search.runs import ONLY_PLACE, run_variants, select_places
 from ekc.errors import InvalidInput
 
 TRIALS, SEEDS = 64, 5
@@ -113,8 +114,6 @@ def format_other_models(found: dict[str, Any] | None) -> str:
 
 def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
     """Draw the plots; returns a line of text about them."""
-    from benchmarks.search.paper_plots import draw
-
     try:
         return "plots: " + ", ".join(map(str, draw(lines, folder)))
     except InvalidInput as problem:
@@ -130,7 +129,7 @@ def parse_variants(text: str | None) -> tuple[str, ...]:
     return variants
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all variants, and print the tables."""
     places = select_places(arguments.only)
     variants = parse_variants(arguments.variants)

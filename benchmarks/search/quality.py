@@ -12,7 +12,6 @@ search spends thinking is not charged). PYTHON has `kernel_tuner`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording, read
-from benchmarks.common.script import DATA, Column, format_lines, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from ekc.search.replay.replay import replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
 
@@ -140,9 +139,7 @@ def make_line(
     return said
 
 
-def search_recording(
-    recording: Recording, arguments: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[str]]:
+def search_recording(recording: Recording, arguments: Arguments) -> tuple[list[dict[str, Any]], list[str]]:
     """All lines of one recording, and notes on it."""
     folder, seeds = arguments.data, arguments.seeds
     recorded = read(folder, recording)
@@ -174,7 +171,7 @@ def name_line(figures: dict[str, Any]) -> dict[str, Any]:
     return figures | {"name": figures["recording"] + star, "bars": bars}
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Search each recording, and print the table."""
     lines, notes = [], []
     for recording in RECORDINGS:

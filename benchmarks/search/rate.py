@@ -15,7 +15,6 @@ Their share is printed, and how well the ranking agrees with one where the power
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.common.script import judge_lines, make_main
+from benchmarks.common.script import Arguments, judge_lines, make_main
 from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementConditions, Metering, Timing
@@ -200,7 +199,7 @@ def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
     )
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure each population size, and print the rates."""
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         watch = Stopwatch(store, workers, arguments.seed)

@@ -11,7 +11,6 @@ the bytecode of all modules. `--file` keeps the file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.common.script import Column, format_lines, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError, InvalidInput
@@ -161,7 +160,7 @@ def time_command(name: str, file: Path, environment: dict[str, str]) -> dict[str
     return {"command": name, "wall_s": wall_s, "printed": done.stdout, "pass": passes} | figures
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Make the file, run each command on it, and print the table."""
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.file or Path(folder) / "records.db"

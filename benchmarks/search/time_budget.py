@@ -11,7 +11,6 @@ energy wastes some. The bar: at most 1 in the median.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.operators import PAPER_OPERATORS
-from benchmarks.common.script import Column, format_figure, format_lines, make_main, select_names
-from benchmarks.search.paper_runs import MAX_SLOWDOWN
+from benchmarks.common.script import Arguments, Column, format_figure, format_lines, make_main, select_names
+from benchmarks.search.runs import MAX_SLOWDOWN
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Metering, Timing
@@ -91,7 +90,7 @@ def tune(operator: str, objective: str, budget_s: float, seed: int) -> dict[str,
     }
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run both objectives in turn, and print the table."""
     runs, pairs, lines = [], [], []
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)

@@ -10,13 +10,12 @@ DESIGN.md writes by hand, both timed on the same simulated device.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import Column, format_lines, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.analytic_prior import ANALYTIC
@@ -172,7 +171,7 @@ def list_notes(line: dict[str, Any]) -> list[str]:
     return notes
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Tune each operator, verify the kept kernels, and print the table."""
     label, lines = devices.open(TARGET).label, []
     for name, make in OPERATORS.items():
