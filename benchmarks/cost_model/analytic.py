@@ -25,7 +25,6 @@ counts, not the error of the model.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -40,7 +39,7 @@ import ekc
 from benchmarks.common import clblast, estimated
 from benchmarks.common.clblast import Xgemm
 from benchmarks.common.ranking import spearman
-from benchmarks.common.script import DATA, Column, format_lines, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from benchmarks.simulator.rows import (
     CLOCKS,
     LATENCY,
@@ -227,7 +226,7 @@ def _time_schedules(
             continue
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare the priors with each recording and with compiled kernels, and print the tables."""
     if arguments.rows is not None and arguments.rows < MIN_ROWS:
         raise InvalidInput(f"--rows: {arguments.rows} are too few to rank; at least {MIN_ROWS}")

@@ -16,7 +16,6 @@ draws": quantile of their mean errors. "Least tenth": among the tenth of the ker
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,11 +25,11 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_errors, spearman
 from benchmarks.common.recordings import RECORDINGS, Recording
-from benchmarks.common.script import DATA, Column, format_lines, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from benchmarks.cost_model.energy_rows import HOTSPOT, Kernels, format_noise, measure_noise, read_kernels
 from ekc.search.cost_model.power_model import LayeredPowerModel, fit_parametric_power, fit_two_numbers
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.cost_model.xgboost_model import ResidualModel
+from ekc.search.cost_model.xgboost_model import predict_with_residual_trees, train_residual_trees
 from ekc.search.data.defaults import POWER_MODEL
 
 Array = NDArray[np.float64]
@@ -119,11 +118,9 @@ def predict_energy(learned: Kernels, tested: Kernels, seed: int) -> Array:
 
 def predict_by_trees(learned: Kernels, tested: Kernels, seed: int) -> Array:
     """Predict by trees alone, from configuration and time, with equal weights of all rows."""
-    model = ResidualModel(seed)
-    for row, joules in zip(learned.timed, learned.energy.tolist(), strict=True):
-        model.add_row(row, 1.0, joules, 1.0)
-    model.fit()
-    return model.predict(tested.timed, np.ones(len(tested.energy)))
+    equal = np.ones(len(learned.energy))
+    trees = train_residual_trees(learned.timed, equal, learned.energy, equal, seed)
+    return predict_with_residual_trees(trees, tested.timed, np.ones(len(tested.energy)))
 
 
 PREDICTIONS: dict[str, Callable[[Kernels, Kernels, int], Array]] = {
@@ -212,7 +209,7 @@ def measure_few_rows(name: str, whole: Kernels, draws: int, seed: int) -> list[d
     return lines
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Predict each recording, and print the tables."""
     lines, few, noises = [], [], []
     for recording in ENERGIES:

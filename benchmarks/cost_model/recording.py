@@ -11,7 +11,6 @@ below that of latency x constant power."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_errors
-from benchmarks.common.script import Column, format_lines, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
@@ -160,7 +159,7 @@ def measure_operator(recording: Recording, number: int, folds: int, seed: int) -
     return lines
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Predict each operator of the recording, and print the table."""
     if arguments.folds < 2:
         raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")

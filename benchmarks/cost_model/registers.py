@@ -12,7 +12,6 @@ the figures describe an estimate that the search corrects by what it measures.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import numpy as np
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import ONLY, Column, format_lines, make_main, select_names
+from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
 from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
@@ -94,7 +93,7 @@ def measure_operator(name: str, op: ekc.Operator, draws: int, seed: int) -> dict
     }
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compile schedules of each operator, and print the table."""
     every = OPERATORS | MORE
     names = select_names(every, arguments.only)

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
-from ekc.gaussian_process import normal_cdf
+from ekc.gaussian_process import Array, normal_cdf
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.data.defaults import SPILLS
-
-Array = NDArray[np.float64]
 
 REGISTER_ALLOCATION_UNIT = 8
 """Registers per thread are allocated in multiples of this."""

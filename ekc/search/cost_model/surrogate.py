@@ -11,15 +11,19 @@ in common does not carry over, and does not change their order.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.gaussian_process import Array
 from ekc.search.cost_model.feature_process import FeatureProcess
-from ekc.search.cost_model.xgboost_model import ResidualModel, select_training_rows
+from ekc.search.cost_model.xgboost_model import (
+    predict_with_residual_trees,
+    select_training_rows,
+    train_residual_trees,
+)
 from ekc.search.data.defaults import PEERS, SURROGATE
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +87,7 @@ class Surrogate:
     """Log distance above the larger of median residual and best figure, from which on residuals are clipped.
     A search only needs to know the good figures, so it uses a small one."""
     gaussian_process: FeatureProcess = field(default_factory=FeatureProcess)
-    _trees: ResidualModel | None = None
+    _trees: Any = None
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
@@ -110,7 +114,9 @@ class Surrogate:
         self._values.extend(values.tolist())
         self._objective_values.extend((values if objective_values is None else objective_values).tolist())
         if self.tree_share and self.is_ready:
-            self._train_trees(np.array(self._priors) * np.exp(self._compute_residuals()))
+            priors, objectives = np.array(self._priors), _replace_failures(self._objective_values)
+            figures = priors * np.exp(self._compute_residuals())
+            self._trees = train_residual_trees(np.stack(self._rows), priors, figures, objectives, self.seed)
         if self._peers is not None:
             self._peers.publish(self._place, self._center_rows())
         elif self.is_ready:
@@ -145,13 +151,6 @@ class Surrogate:
             return np.zeros(0)
         return _clip_residuals(np.array(self._priors), _replace_failures(self._values), self.residual_clip)
 
-    def _train_trees(self, figures: Array) -> None:
-        objective = _replace_failures(self._objective_values)
-        self._trees = ResidualModel(self.seed)
-        for row, *numbers in zip(self._rows, self._priors, figures.tolist(), objective.tolist(), strict=True):
-            self._trees.add_row(row, *numbers)
-        self._trees.fit()
-
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
         self._learn_from_peers()
@@ -161,7 +160,7 @@ class Surrogate:
         mean = residual + np.log(priors) + self._level
         if self._trees is None:
             return mean, std
-        distance = np.log(self._trees.predict(rows, priors)) - mean
+        distance = np.log(predict_with_residual_trees(self._trees, rows, priors)) - mean
         return mean + self.tree_share * distance, np.sqrt(std**2 + (distance / 2) ** 2)
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
