@@ -1,4 +1,4 @@
-"""Rank correlation and errors of predictions, with NumPy alone."""
+"""Rank correlation, with NumPy alone."""
 
 from __future__ import annotations
 
@@ -20,14 +20,3 @@ def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
-
-
-def compute_errors(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> dict[str, float | None]:
-    """Relative errors and rank correlation of predictions."""
-    error = np.abs(predicted / measured - 1)
-    return {
-        "mean": float(error.mean()),
-        "median": float(np.median(error)),
-        "rms": float(np.sqrt(np.mean(error**2))),
-        "spearman": spearman(predicted, measured),
-    }

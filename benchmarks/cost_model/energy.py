@@ -23,10 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.ranking import compute_errors, spearman
+from benchmarks.common.ranking import spearman
 from benchmarks.common.recordings import RECORDINGS, Recording
 from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
-from benchmarks.cost_model.energy_rows import HOTSPOT, Kernels, format_noise, measure_noise, read_kernels
+from benchmarks.cost_model.energy_rows import (
+    HOTSPOT,
+    Kernels,
+    compute_errors,
+    format_noise,
+    measure_noise,
+    read_kernels,
+)
 from ekc.search.cost_model.power_model import LayeredPowerModel, fit_parametric_power, fit_two_numbers
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.cost_model.xgboost_model import predict_with_residual_trees, train_residual_trees
@@ -96,17 +103,16 @@ def predict_by_latency(learned: Kernels, tested: Kernels, seed: int) -> Array:
 def predict_power(learned: Kernels, tested: Kernels, seed: int) -> Array:
     """Predict by the power model of a tuning run, whose prior knows nothing of these kernels."""
     model = LayeredPowerModel(seed)
-    priors = np.ones(len(learned.time)), np.ones(len(tested.time))
-    model.learn(learned.timed, learned.time, priors[0], learned.energy / learned.time)
-    mean, _ = model.predict(tested.timed, tested.time, priors[1])
+    model.learn(learned.timed, learned.time, np.ones(len(learned.time)), learned.energy / learned.time)
+    mean, _ = model.predict(tested.timed, tested.time, np.ones(len(tested.time)))
     return np.asarray(tested.time * np.exp(mean))
 
 
 def predict_parametric(learned: Kernels, tested: Kernels, seed: int) -> Array:
     """Predict as `predict_power`, without the surrogate."""
-    priors = np.ones(len(learned.time)), np.ones(len(tested.time))
-    model = fit_parametric_power(learned.time, priors[0], learned.energy / learned.time)
-    return np.asarray(tested.time * np.exp(model.predict_log_power(tested.time, priors[1])))
+    model = fit_parametric_power(learned.time, np.ones(len(learned.time)), learned.energy / learned.time)
+    log_power = model.predict_log_power(tested.time, np.ones(len(tested.time)))
+    return np.asarray(tested.time * np.exp(log_power))
 
 
 def predict_energy(learned: Kernels, tested: Kernels, seed: int) -> Array:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.ranking import compute_errors
 from benchmarks.common.script import Arguments, Column, format_lines, make_main
+from benchmarks.cost_model.energy_rows import compute_errors
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording

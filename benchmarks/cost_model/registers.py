@@ -22,6 +22,7 @@ import numpy as np
 import ekc
 from benchmarks.common.operators import OPERATORS
 from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
+from benchmarks.search.ablation_variants import apply_changes
 from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
@@ -97,11 +98,8 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Compile schedules of each operator, and print the table."""
     every = OPERATORS | MORE
     names = select_names(every, arguments.only)
-    shipped, registers.REGISTERS_PER_ROUND = registers.REGISTERS_PER_ROUND, arguments.a_round
-    try:
+    with apply_changes({"ekc.ir.analysis.registers:REGISTERS_PER_ROUND": arguments.a_round}):
         lines = [measure_operator(name, every[name](), arguments.draws, arguments.seed) for name in names]
-    finally:
-        registers.REGISTERS_PER_ROUND = shipped
     print(f"NVRTC {describe_toolchain()}, seed {arguments.seed}, {arguments.a_round} registers a round")
     print(format_lines(COLUMNS, lines))
     return {"a_round": arguments.a_round, "lines": lines}

@@ -60,10 +60,10 @@ from benchmarks.search.runs import (
     check_program,
     digest_code,
     get_identity,
+    parse_variants,
     read_lines,
     select_places,
 )
-from ekc.errors import InvalidInput
 
 
 def run_missing(
@@ -196,10 +196,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Run the missing runs and print the tables."""
     names = STAGE_ONE if arguments.objective == "latency" else (DEFAULT, *ENERGY_VARIANTS)
     if arguments.variants:
-        names = tuple(v.strip() for v in arguments.variants.split(";"))
-    for name in names:
-        if name not in VARIANTS:
-            raise InvalidInput(f"--variants: no {name!r}; variants are {'; '.join(VARIANTS)}")
+        names = parse_variants(arguments.variants, ";", VARIANTS)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     lines = _read_runs(arguments)
     if not arguments.show:

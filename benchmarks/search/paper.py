@@ -32,7 +32,7 @@ from benchmarks.search.paper_figures import (
     summarize_places,
     summarize_variants,
 )
-from benchmarks.search.runs import ONLY_PLACE, run_variants, select_places
+from benchmarks.search.runs import ONLY_PLACE, parse_variants, run_variants, select_places
 from ekc.errors import InvalidInput
 
 TRIALS, SEEDS = 64, 5
@@ -120,19 +120,10 @@ def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
         return f"no plots: {problem}"
 
 
-def parse_variants(text: str | None) -> tuple[str, ...]:
-    """The variants that the option names; all without it."""
-    variants = tuple(v.strip() for v in text.split(",")) if text else tuple(METHODS)
-    for variant in variants:
-        if variant not in METHODS:
-            raise InvalidInput(f"--variants: no {variant!r}; variants are {', '.join(METHODS)}")
-    return variants
-
-
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all variants, and print the tables."""
     places = select_places(arguments.only)
-    variants = parse_variants(arguments.variants)
+    variants = parse_variants(arguments.variants or ",".join(METHODS), ",", METHODS)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     lines = run_all(places, variants, seeds, arguments.trials, arguments.records, arguments.processes)
     by_variant, by_place = summarize_variants(lines, arguments.seed), summarize_places(lines)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,17 +27,18 @@ from benchmarks.search.depth import remove_own_factor
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Metering, Timing
+from ekc.errors import InvalidInput
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
-from ekc.search.tuning_result import TuningResult
 
 Line = dict[str, Any]
+PAPER_KEYS = ("operator", "device", "variant", "seed", "trials", "code")
 KEYS = ("program", "operator", "device", "variant", "seed", "trials")
-"""Fields that identify a run."""
+"""Fields that identify a run of `paper.py`, and of `ablation.py`."""
 NOT_EXECUTED = "not executed: an ablation compares figures alone"
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
@@ -49,6 +50,15 @@ def select_places(only: str) -> list[tuple[str, str]]:
     """(operator, device) of the pairs whose names together contain `only`."""
     every = {f"{operator} {device}": (operator, device) for operator in PAPER_OPERATORS for device in DEVICES}
     return [every[name] for name in select_names(every, only)]
+
+
+def parse_variants(text: str, separator: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The variants that an option names. Raises `InvalidInput` for a name that is not known."""
+    names = tuple(name.strip() for name in text.split(separator))
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"--variants: no {name!r}; variants are {f'{separator} '.join(known)}")
+    return names
 
 
 @dataclass
@@ -140,16 +150,6 @@ def run_method(
         search = TuningRun(Space(op, bench.device.limits), bench, workers, wish, None, METHODS[variant])
         result = search.run(())
     search_s = time.thread_time() - began - bench.elsewhere_s
-    return _summarize_result(result) | {
-        "metering_s": bench.cost.metering_s,
-        "search_s": search_s,
-        "curve": bench.curve,
-        "judged": [(j.predicted_j, j.std, j.measured_j) for j in search.task.learner.prediction_records],
-    }
-
-
-def _summarize_result(result: TuningResult) -> dict[str, Any]:
-    timed = sum(t.latency_s is not None for t in result.trials)
     span = result.saving_interval
     return {
         "energy_j": result.best.energy_j,
@@ -157,8 +157,12 @@ def _summarize_result(result: TuningResult) -> dict[str, Any]:
         "fastest_energy_j": result.fastest.energy_j,
         "fastest_latency_s": result.fastest.latency_s,
         "other_models": [0.0, 0.0] if span is None else [span.low, span.high],
-        "timed": timed,
+        "timed": sum(t.latency_s is not None for t in result.trials),
         "metered": result.metered_count,
+        "metering_s": bench.cost.metering_s,
+        "search_s": search_s,
+        "curve": bench.curve,
+        "judged": [(j.predicted_j, j.std, j.measured_j) for j in search.task.learner.prediction_records],
     }
 
 
@@ -167,7 +171,7 @@ def run_variants(
 ) -> list[dict[str, Any]]:
     """All runs of one operator on one device. Those finished before by the same code are read, not run."""
     log = name_file(folder, f"{operator} {device}", "jsonl")
-    done = {_get_paper_identity(line): line for line in read_log(log)}
+    done = {get_identity(line, PAPER_KEYS): line for line in read_log(log)}
     found = []
     op = PAPER_OPERATORS[operator]()
     with RecordStore(log.with_suffix(".db")) as store:
@@ -181,7 +185,7 @@ def run_variants(
                     "trials": trials,
                     "code": digest_code(),
                 }
-                line = done.get(_get_paper_identity(asked))
+                line = done.get(get_identity(asked, PAPER_KEYS))
                 if line is None:
                     line = asked | run_method(op, device, store, variant, trials, seed)
                     append_line(log, line)
@@ -196,10 +200,6 @@ def _format_paper_run(line: dict[str, Any]) -> str:
         f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} of {line['timed']} metered, "
         f"search {line['search_s']:.0f} s"
     )
-
-
-def _get_paper_identity(line: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(line[k] for k in ("operator", "device", "variant", "seed", "trials", "code"))
 
 
 def name_file(folder: Path, what: str, suffix: str) -> Path:
@@ -338,9 +338,9 @@ def read_lines(folder: Path) -> list[Line]:
     return list(lines.values())
 
 
-def get_identity(line: Line) -> tuple[Any, ...]:
+def get_identity(line: Line, keys: tuple[str, ...] = KEYS) -> tuple[Any, ...]:
     """The values that identify a run."""
-    return *(line[k] for k in KEYS), get_objective(line)
+    return *(line[k] for k in keys), get_objective(line)
 
 
 def check_program(lines: list[Line], program: str) -> None:

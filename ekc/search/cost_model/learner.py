@@ -22,8 +22,7 @@ from ekc.gaussian_process import Array, log_expected_improvement
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.features import ModelInputs
 from ekc.search.cost_model.power_model import PowerModel
-from ekc.search.cost_model.spill_model import SpillModel, has_spilled
-from ekc.search.cost_model.surrogate import Surrogate
+from ekc.search.cost_model.surrogate import SpillModel, Surrogate, has_spilled
 from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import METERING, SURROGATE

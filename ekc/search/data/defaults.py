@@ -417,7 +417,7 @@ POWER_MODEL = PowerModelSettings()
 
 @dataclass(frozen=True)
 class SpillSettings:
-    """The spill model (`cost_model/spill_model.py`)."""
+    """The spill model (`cost_model/surrogate.py`)."""
 
     stack_bytes: int = 64
     """Bytes of stack above which a kernel counts as spilled. ptxas uses a few bytes for other reasons."""

@@ -225,8 +225,8 @@ def _build_mma_structure(
     row_levels = (TileLevel("raster", TENSOR_CORES.raster_sizes), *levels)
     i = cut_for_instruction(b, "tensor", roles.rows, row_levels, _LANE_ROWS)
     j = cut_for_instruction(b, "tensor", roles.columns, levels, _LANE_COLUMNS)
-    deep = (TileLevel("reduce", TENSOR_CORES.depths), TileLevel("lane", (product.depth,)))
-    k = b.split_axis(roles.depth, make_tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
+    deep = (TileLevel("reduce", TENSOR_CORES.depths),)
+    k = cut_for_instruction(b, "tensor", roles.depth, deep, (product.depth,))
     inner = (k[1], i[3], j[2], i[4], j[4], k[2])
     bind_contraction_loops(b, roles, (i[0], j[0], i[1]), (i[2], j[1]), (i[5], j[3]), (k[0], *inner))
     b.cache_results(count_written_elements(chain, roles))
@@ -254,7 +254,8 @@ def cut_for_instruction(
     own_levels: tuple[TileLevel, ...],
     instruction: tuple[int, ...],
 ) -> list[str]:
-    """Split rows or columns into blocks, search levels, instruction extents; loop names, outer first."""
+    """Split rows, columns or the depth into blocks, search levels, instruction extents; loop names, outer
+    first."""
     columns = (*own_levels, *(TileLevel("lane", (extent,)) for extent in instruction))
     return builder.split_axis(axis, make_tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
 
@@ -351,8 +352,7 @@ def _build_wgmma_structure(
     i = cut_for_instruction(b, "group", roles.rows, row_levels, (WARPGROUP_WARPS, *_LANE_ROWS))
     j = cut_for_instruction(b, "group", roles.columns, column_levels, _LANE_COLUMNS)
     depths = tuple(d for d in TENSOR_CORES.warpgroup_depths if d % min_depth == 0)
-    deep = (TileLevel("reduce", depths), TileLevel("lane", (product.depth,)))
-    k = b.split_axis(roles.depth, make_tiling(f"tile.group.{roles.depth.name}", roles.depth.extent, deep))
+    k = cut_for_instruction(b, "group", roles.depth, (TileLevel("reduce", depths),), (product.depth,))
     inner = (k[1], i[3], j[1], i[5], j[3], k[2])
     bind_contraction_loops(b, roles, (i[0], j[0], i[1]), (i[2], i[4]), (i[6], j[2]), (k[0], *inner))
     b.cache_results(count_written_elements(chain, roles))
