@@ -97,15 +97,13 @@ def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) 
 TREES = """
 import numpy as np
 import xgboost
-from ekc.search.cost_model.xgboost_model import ResidualModel
+from ekc.search.cost_model.xgboost_model import predict_values, train_residual_trees
 
 def learn():
-    model = ResidualModel(seed=0)
     rows = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
-    for number, row in enumerate(rows):
-        model.add_row(row, 1.0, 1.0 + number, 1.0 + number)
-    model.fit()
-    assert len(model.predict(rows, np.ones(16))) == 16
+    values = 1.0 + np.arange(16)
+    trees = train_residual_trees(rows, np.ones(16), values, values, 0)
+    assert len(predict_values(trees, rows)) == 16
     return 0
 
 threads = len(os.listdir("/proc/self/task"))
@@ -145,12 +143,10 @@ def nvrtc():
 
 def xgboost():
     import xgboost as library
-    from ekc.search.cost_model.xgboost_model import ResidualModel
+    from ekc.search.cost_model.xgboost_model import train_residual_trees
     library.train = watched(library.train)
-    model = ResidualModel(seed=0)
-    for number in range(8):
-        model.add_row(np.ones(3, np.float32) * number, 1.0, 1.0, 1.0)
-    return model.fit
+    rows, one = np.arange(8, dtype=np.float32)[:, None] * np.ones(3, np.float32), np.ones(8)
+    return lambda: train_residual_trees(rows, one, one, one, 0)
 
 def sqlite():
     from ekc.search.database.database import RecordStore

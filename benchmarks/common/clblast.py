@@ -109,14 +109,12 @@ def compile_kernel(one: Xgemm, side: int, arch: str) -> CompiledKernel:
     source = text.source
     for tensor, alignment in zip("BA", compute_alignments(one), strict=True):
         source = _limit_alignment(source, tensor, alignment)
-    if one.sa:
-        source = _replace_copy(
-            source, "B", _format_copied_element(one, one.mwg, one.mdima, one.vwm, one.strm)
-        )
-    if one.sb:
-        source = _replace_copy(
-            source, "A", _format_copied_element(one, one.nwg, one.ndimb, one.vwn, one.strn)
-        )
+    for tensor, is_shared, shape in (
+        ("B", one.sa, (one.mwg, one.mdima, one.vwm, one.strm)),
+        ("A", one.sb, (one.nwg, one.ndimb, one.vwn, one.strn)),
+    ):
+        if is_shared:
+            source = _replace_copy(source, tensor, _format_copied_element(one, *shape))
     return assemble_kernel(made, GeneratedSource(source, text.launches), compile_cached(source, arch))
 
 

@@ -2,9 +2,11 @@
 
 A script has a function `measure(arguments) -> result` and ends in
 
-    main = make_main(__doc__, measure, BAR, add_options)
+    main = make_main(__doc__, measure, BAR, options={"--trials": {"type": int, "default": 64}})
 
-The result holds "lines", one for each row of the table. A line that a bar judges holds "pass".
+An option has the arguments of `argparse.ArgumentParser.add_argument`; a function `add_options(parser)` may
+add them too. The result holds "lines", one for each row of the table. A line that a bar judges holds "pass".
+`format_lines` makes the table, of columns that each name a figure of the lines.
 """
 
 from __future__ import annotations
@@ -14,16 +16,55 @@ import json
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import ekc
 from ekc.errors import EkcError, InvalidInput
 from ekc.processes.pool import count_cores
+from ekc.tables import format_table
 
+Arguments = argparse.Namespace
+"""Options of a script, as attributes."""
 WIDE_TABLE = 220
 """Width in characters of the tables of benchmarks, which are for wide terminals and files."""
+Option = Mapping[str, Any]
+ONLY: Option = {"metavar": "TEXT", "default": "", "help": "operators with this in their name"}
+"""The option that selects operators by a part of their name."""
+DATA: Option = {"type": Path, "required": True, "help": "the folder of the recordings"}
+"""The option that names the folder of recordings."""
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    header: str
+    key: str
+    """Key of its figure in a line. "pass" is the verdict."""
+    form: str = ""
+    """Format specification of the figure. Empty: the figure as it is."""
+    factor: float = 1
+    """Factor on a figure with a format: 1e6 shows seconds as microseconds."""
+
+
+def format_lines(columns: Sequence[Column], lines: Iterable[Mapping[str, Any]], label_count: int = 1) -> str:
+    """Format the table of some lines. A figure that is None, not a number or not in the line is "-"."""
+    rows = [[format_figure(line, column) for column in columns] for line in lines]
+    return format_table([c.header for c in columns], rows, label_count=label_count, width=WIDE_TABLE)
+
+
+def format_figure(line: Mapping[str, Any], column: Column) -> str:
+    """Format one figure of a line, or both ends of an interval."""
+    if column.key == "pass":
+        return format_verdict(line)
+    value = line.get(column.key)
+    if value is None or value != value:
+        return "-"
+    if not column.form:
+        return str(value)
+    ends = value if isinstance(value, (list, tuple)) else (value,)
+    return " to ".join(format(end * column.factor, column.form) for end in ends)
 
 
 def make_main(
@@ -31,6 +72,7 @@ def make_main(
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     bar: Mapping[str, Any] | None = None,
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    options: Mapping[str, Option] | None = None,
 ) -> Callable[..., int]:
     """Make the `main` of a script: it parses the options, measures, prints the verdict and writes the JSON.
 
@@ -45,6 +87,8 @@ def make_main(
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
         parser.add_argument("--seed", type=int, default=0, help="first random seed, default %(default)s")
         add_options(parser)
+        for name, settings in (options or {}).items():
+            parser.add_argument(name, **settings)
         arguments = parser.parse_args(words)
         print(describe_versions(), flush=True)
         try:

@@ -25,7 +25,6 @@ counts, not the error of the model.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,7 +38,7 @@ import ekc
 from benchmarks.common import clblast, estimated
 from benchmarks.common.clblast import Xgemm
 from benchmarks.common.ranking import spearman
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from benchmarks.simulator.rows import (
     CLOCKS,
     LATENCY,
@@ -60,7 +59,6 @@ from ekc.errors import EkcError, InvalidInput
 from ekc.search.cost_model.power_model import scale_power
 from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 Array = NDArray[np.float64]
 
@@ -78,9 +76,42 @@ OPERATORS: Mapping[str, Callable[[], ekc.Operator]] = {
     "conv2d 3x3, 64 x 56 x 56": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
     "softmax 4096 x 1024": lambda: ekc.softmax((4096, 1024)),
 }
-HEADERS = ("recording", "kernels", "accesses", "prior", "n", "pick", "ten", "tenth", "Spearman", "error", "")
-POWER_HEADERS = ("recording", "figure", "prior", "rows", "Spearman", "spread", "of rows")
-OWN_HEADERS = ("operator", "device", "schedules", "pick", "ten", "Spearman", "error")
+COLUMNS = (
+    Column("recording", "recording"),
+    Column("kernels", "half"),
+    Column("accesses", "accesses"),
+    Column("prior", "prior"),
+    Column("n", "kernels"),
+    Column("pick", "pick", ".3f"),
+    Column("ten", "best_of_ten", ".3f"),
+    Column("tenth", "rank_of_fastest_tenth", ".3f"),
+    Column("Spearman", "spearman", ".3f"),
+    Column("error", "median_error", ".1%"),
+    Column("", "pass"),
+)
+POWER_COLUMNS = (
+    Column("recording", "recording"),
+    Column("figure", "figure"),
+    Column("prior", "prior"),
+    Column("rows", "rows"),
+    Column("Spearman", "spearman", ".3f"),
+    Column("spread", "spread", ".3f"),
+    Column("of rows", "of_rows", ".3f"),
+)
+OWN_COLUMNS = (
+    Column("operator", "operator"),
+    Column("device", "device"),
+    Column("schedules", "kernels"),
+    Column("pick", "pick", ".3f"),
+    Column("ten", "best_of_ten", ".3f"),
+    Column("Spearman", "spearman", ".3f"),
+    Column("error", "median_error", ".1%"),
+)
+OPTIONS = {
+    "--data": DATA,
+    "--rows": {"type": int, "help": "of each space; default: all"},
+    "--own": {"type": int, "default": 48, "help": "schedules to compile; default %(default)s"},
+}
 
 
 def analyse_kernels(spec: GpuSpec, kernels: Sequence[Xgemm]) -> Quantities:
@@ -194,36 +225,7 @@ def _time_schedules(
             continue
 
 
-def format_latency_line(one: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table of latencies as text."""
-    names = ("pick", "best_of_ten", "rank_of_fastest_tenth", "spearman")
-    figures = ("-" if np.isnan(one[name]) else f"{one[name]:.3f}" for name in names)
-    error = "-" if one["median_error"] is None else f"{one['median_error']:.1%}"
-    what = one["recording"], one["half"], one["accesses"], one["prior"], str(one["kernels"])
-    return *what, *figures, error, format_verdict(one)
-
-
-def format_power_line(one: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table of powers as text."""
-    rank = "-" if one["spearman"] is None else f"{one['spearman']:.3f}"
-    spreads = (f"{one[name]:.3f}" for name in ("spread", "of_rows"))
-    return one["recording"], one["figure"], one["prior"], str(one["rows"]), rank, *spreads
-
-
-def format_own_line(one: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table of ekc's own schedules as text."""
-    figures = (f"{one[name]:.3f}" for name in ("pick", "best_of_ten", "spearman"))
-    return one["operator"], one["device"], str(one["kernels"]), *figures, f"{one['median_error']:.1%}"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--rows", type=int, help="of each space; default: all")
-    parser.add_argument("--own", type=int, default=48, help="schedules to compile; default %(default)s")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare the priors with each recording and with compiled kernels, and print the tables."""
     if arguments.rows is not None and arguments.rows < MIN_ROWS:
         raise InvalidInput(f"--rows: {arguments.rows} are too few to rank; at least {MIN_ROWS}")
@@ -231,21 +233,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         x for one in LATENCY for x in compare_latencies(arguments.data, one, arguments.rows, arguments.seed)
     ]
     print(f"recordings of real GPUs made by others, seed {arguments.seed}")
-    print(format_table(HEADERS, [*map(format_latency_line, lines)], label_count=4, width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines, label_count=4))
     powers = compare_powers(arguments.data)
-    print(format_table(POWER_HEADERS, [*map(format_power_line, powers)], label_count=3, width=WIDE_TABLE))
-    own = [compare_compiled(*case, arguments.own, arguments.seed) for case in _list_cases(arguments.own)]
+    print(format_lines(POWER_COLUMNS, powers, label_count=3))
+    cases = OPERATORS if arguments.own else {}
+    own = [compare_compiled(name, make(), arguments.own, arguments.seed) for name, make in cases.items()]
     if own:
         print("estimated against compiled counts of one model: agreement, no accuracy")
-        print(format_table(OWN_HEADERS, [*map(format_own_line, own)], label_count=2, width=WIDE_TABLE))
+        print(format_lines(OWN_COLUMNS, own, label_count=2))
     return {"lines": lines, "powers": powers, "own": own}
 
 
-def _list_cases(count: int) -> list[tuple[str, ekc.Operator]]:
-    return [(name, make()) for name, make in OPERATORS.items()] if count else []
-
-
-main = make_main(__doc__, measure, BAR, add_options)
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,5 @@
-"""Kernels whose energy others measured, and what their repeated measurements say of the noise."""
+"""Kernels whose energy others measured, errors of predictions, and what repeated measurements say of the
+noise."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common.ranking import spearman
 from benchmarks.common.recordings import Recording, read
 from ekc.search.replay.table_space import compute_table_features
 
@@ -55,6 +57,17 @@ def read_kernels(folder: Path, recording: Recording) -> Kernels:
     kernel = np.unique(effective, axis=0, return_inverse=True)[1].reshape(-1)
     features = compute_table_features(by_energy.settings).astype(np.float64)
     return Kernels(features, by_time.figures, by_energy.figures, kernel)[known]
+
+
+def compute_errors(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> dict[str, float | None]:
+    """Relative errors and rank correlation of predictions."""
+    error = np.abs(predicted / measured - 1)
+    return {
+        "mean": float(error.mean()),
+        "median": float(np.median(error)),
+        "rms": float(np.sqrt(np.mean(error**2))),
+        "spearman": spearman(predicted, measured),
+    }
 
 
 def compute_deviations(values: Array, group: NDArray[np.int64]) -> Array:

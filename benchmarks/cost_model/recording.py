@@ -11,7 +11,6 @@ below that of latency x constant power."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.ranking import spearman
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
+from benchmarks.cost_model.energy_rows import compute_errors
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
@@ -31,7 +30,6 @@ from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.features import make_model_inputs
 from ekc.search.cost_model.power_model import PowerModel, fit_two_numbers, scale_power
 from ekc.search.data.candidate import Candidate
-from ekc.tables import format_table
 
 Array = NDArray[np.float64]
 Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]
@@ -42,7 +40,17 @@ FEWEST = 10
 """Metered schedules of an operator, below which nothing is said of it."""
 MODEL, RULE, PRIOR = "ekc's model", "latency x constant power", "the prior alone"
 TWO_NUMBERS = "P0 t + E0"
-HEADERS = ("operator", "rows", "prediction", "mean", "median", "RMS", "Spearman", "")
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("rows", "rows"),
+    Column("prediction", "prediction"),
+    Column("mean", "mean", ".2%"),
+    Column("median", "median", ".2%"),
+    Column("RMS", "rms", ".2%"),
+    Column("Spearman", "spearman", ".4f"),
+    Column("", "pass"),
+)
+OPTIONS = {"file": {"type": Path, "help": "a recording"}, "--folds": {"type": int, "default": FOLDS}}
 
 
 def predict_by_model(
@@ -132,17 +140,6 @@ def predict_folds(whole: list[Candidate], predict: Predict, peaks: Peaks, folds:
     return found
 
 
-def compute_scores(predicted: Array, measured: Array) -> dict[str, float | None]:
-    """Relative errors and rank correlation of predictions."""
-    error = np.abs(predicted / measured - 1)
-    return {
-        "mean": float(error.mean()),
-        "median": float(np.median(error)),
-        "rms": float(np.sqrt(np.mean(error**2))),
-        "spearman": spearman(predicted, measured),
-    }
-
-
 def measure_operator(recording: Recording, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
     """All lines of one operator; one that says why not, where too little was metered."""
     name = str(recording.operators[number]).splitlines()[0]
@@ -154,7 +151,7 @@ def measure_operator(recording: Recording, number: int, folds: int, seed: int) -
     peaks = recording.origin.peaks
     lines: list[dict[str, Any]] = [
         {"operator": name, "rows": len(whole), "prediction": how}
-        | compute_scores(predict_folds(whole, predict, peaks, folds, seed), measured)
+        | compute_errors(predict_folds(whole, predict, peaks, folds, seed), measured)
         for how, predict in PREDICTIONS.items()
     ]
     bar = next(line["mean"] for line in lines if line["prediction"] == RULE)
@@ -162,20 +159,7 @@ def measure_operator(recording: Recording, number: int, folds: int, seed: int) -
     return lines
 
 
-def format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table as text."""
-    errors = [f"{line[k]:.2%}" if k in line else "-" for k in ("mean", "median", "rms")]
-    rank = "-" if line.get("spearman") is None else f"{line['spearman']:.4f}"
-    return line["operator"], str(line["rows"]), line["prediction"], *errors, rank, format_verdict(line)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("file", type=Path, help="a recording")
-    parser.add_argument("--folds", type=int, default=FOLDS)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Predict each operator of the recording, and print the table."""
     if arguments.folds < 2:
         raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")
@@ -187,11 +171,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if origin.simulated:
         print("Simulated: the energies are those of a model, not of a GPU.")
     print(f"Relative errors of energies; {arguments.folds} folds by schedule, seed {arguments.seed}")
-    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines))
     return {"device": origin.description, "simulated": origin.simulated, "lines": lines}
 
 
-main = make_main(__doc__, measure, {"mean": f"below that of {RULE}"}, add_options)
+main = make_main(__doc__, measure, {"mean": f"below that of {RULE}"}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,6 @@ the figures describe an estimate that the search corrects by what it measures.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ import numpy as np
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
+from benchmarks.search.ablation_variants import apply_changes
 from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
@@ -33,7 +33,6 @@ from ekc.search.data.defaults import SPILLS
 from ekc.search.data.population import Population
 from ekc.search.loop.breeding import Breeder
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 BRED = 2048
 MORE: dict[str, Callable[[], ekc.Operator]] = {
@@ -41,7 +40,18 @@ MORE: dict[str, Callable[[], ekc.Operator]] = {
         16, 256, 14, 14, out_channels=256, kernel=3, padding=1, dtype="float16", layout="NHWC"
     ),
 }
-HEADERS = ("operator", "compiled", "spill", "median", "spread")
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("compiled", "compiled"),
+    Column("spill", "spill", ".1%"),
+    Column("median", "median", ".2f"),
+    Column("spread", "spread", ".2f"),
+)
+OPTIONS = {
+    "--only": ONLY,
+    "--draws": {"type": int, "default": 100},
+    "--a-round": {"type": int, "default": registers.REGISTERS_PER_ROUND},
+}
 
 
 def breed_schedules(space: Space, seed: int, count: int) -> list[ekc.Schedule]:
@@ -84,33 +94,18 @@ def measure_operator(name: str, op: ekc.Operator, draws: int, seed: int) -> dict
     }
 
 
-def format_line(x: dict[str, Any]) -> tuple[str, ...]:
-    figures = ("-" if x[name] is None else f"{x[name]:.2f}" for name in ("median", "spread"))
-    return x["operator"], str(x["compiled"]), f"{x['spill']:.1%}", *figures
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
-    parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--a-round", type=int, default=registers.REGISTERS_PER_ROUND)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compile schedules of each operator, and print the table."""
     every = OPERATORS | MORE
     names = select_names(every, arguments.only)
-    shipped, registers.REGISTERS_PER_ROUND = registers.REGISTERS_PER_ROUND, arguments.a_round
-    try:
+    with apply_changes({"ekc.ir.analysis.registers:REGISTERS_PER_ROUND": arguments.a_round}):
         lines = [measure_operator(name, every[name](), arguments.draws, arguments.seed) for name in names]
-    finally:
-        registers.REGISTERS_PER_ROUND = shipped
     print(f"NVRTC {describe_toolchain()}, seed {arguments.seed}, {arguments.a_round} registers a round")
-    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines))
     return {"a_round": arguments.a_round, "lines": lines}
 
 
-main = make_main(__doc__, measure, add_options=add_options)
+main = make_main(__doc__, measure, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -31,9 +31,8 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts, WeightedFigures
+from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts, WeightedFigures, make_plan
 from ekc.search.clocks.clock_search import FAILED_FACTOR, ClockSearch
-from ekc.search.clocks.make_plan import make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH
 from ekc.search.data.options import TuneOptions

@@ -1,13 +1,13 @@
-"""Effect of each mechanism of the search: latency or energy without it, simulated or recorded.
+"""Effect of each mechanism of the search: latency or energy without it, on simulated devices.
 
     python -m benchmarks.search.ablation [--objective NAME] [--folder DIR] [--program NAME]
-        [--seeds FIRST:END] [--trials N] [--variants "A;B"] [--only TEXT] [--within SHARE] [--data DIR]
+        [--seeds FIRST:END] [--trials N] [--variants "A;B"] [--only TEXT]
         [--show] [--against NAME] [--json FILE]
 
-The six operators of `paper.py` on the simulated a100 and rtx4090; with --data on recordings too. Every
-variant starts from the same seeds. The latency of its winner is divided by that of the default with the same
-operator, device and seed. A simulated kernel has a seeded factor of its own on its time (half a percent), and
-the best of many kernels has a lucky one: *ratio* is without that factor, *measured* is with it.
+The six operators of `paper.py` on the simulated a100 and rtx4090. Every variant starts from the same seeds.
+The latency of its winner is divided by that of the default with the same operator, device and seed. A
+simulated kernel has a seeded factor of its own on its time (half a percent), and the best of many kernels has
+a lucky one: *ratio* is without that factor, *measured* is with it.
 
 Bar: a mechanism may go where the upper end of the 95 % interval of the geometric mean of the ratios is below
 1.010, and the search takes less than 1.10 times the CPU seconds. Two intervals are printed, and both must be
@@ -29,20 +29,18 @@ Why 64 trials: a run of 64 takes about 23 CPU seconds, one of 256 takes 92 (a ne
 0.17, counting its instructions 0.11; the search takes 3 to 5 and 12).
 
 A run is a line in a file, added when the run ends; a benchmark that was killed continues after the last one.
---within SHARE leaves out the variants whose ratio so far is more than SHARE above 1. --show runs nothing.
+--show runs nothing.
 --against NAME compares the default of --program with that of another program, seed by seed.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.operators import PAPER_OPERATORS
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.search.ablation_figures import (
     FIGURES,
     LOSS_BAR,
@@ -53,58 +51,44 @@ from benchmarks.search.ablation_figures import (
     split_seeds,
     summarize,
 )
-from benchmarks.search.ablation_recordings import RecordedPlace, make_recorded_places
-from benchmarks.search.ablation_runs import Line, Place, append_line, check_program, get_identity, read_lines
-from benchmarks.search.ablation_variants import ENERGY_VARIANTS, STAGE_ONE, VARIANTS
-from benchmarks.search.paper_runs import DEFAULT, DEVICES, digest_code
-from ekc.errors import InvalidInput
-from ekc.tables import format_table
-
-RECORDED = "recorded"
-"""Device name of the runs on recordings."""
-
-
-def select_variants(lines: list[Line], names: tuple[str, ...], within: float | None) -> list[str]:
-    """The variants that still run: the default, and those whose ratio so far is at most 1 + `within`."""
-    if within is None:
-        return list(names)
-    base = [x for x in lines if x["variant"] == DEFAULT]
-    kept = []
-    for name in names:
-        line = compare_variant(name, [x for x in lines if x["variant"] == name], base)
-        if name == DEFAULT or line is None or line["mean"] <= 1 + within:
-            kept.append(name)
-    return kept
+from benchmarks.search.ablation_variants import DEFAULT, ENERGY_VARIANTS, STAGE_ONE, VARIANTS
+from benchmarks.search.runs import (
+    ONLY_PLACE,
+    Line,
+    Place,
+    append_line,
+    check_program,
+    digest_code,
+    get_identity,
+    parse_variants,
+    read_lines,
+    select_places,
+)
 
 
 def run_missing(
-    places: list[Place | RecordedPlace],
-    arguments: argparse.Namespace,
-    names: list[str],
+    places: list[Place],
+    arguments: Arguments,
+    names: tuple[str, ...],
     done: set[tuple[Any, ...]],
 ) -> None:
     """Run the missing runs: all places with one seed before the next seed."""
     for seed in range(*arguments.seeds):
         for place in places:
             for name in names:
-                trials = (
-                    place.get_trials(arguments.trials)
-                    if isinstance(place, RecordedPlace)
-                    else arguments.trials
-                )
                 line = {
                     "program": arguments.program,
                     "operator": place.operator,
                     "device": place.device_name,
                     "variant": name,
                     "seed": seed,
-                    "trials": trials,
+                    "trials": arguments.trials,
                 }
                 if arguments.objective == "energy":
                     line["objective"] = "energy"
-                if get_identity(line) in done or not place.supports(name):
+                if get_identity(line) in done:
                     continue
-                line |= {"code": digest_code()} | place.run(name, seed, trials, arguments.objective)
+                line |= {"code": digest_code()} | place.run(name, seed, arguments.trials, arguments.objective)
                 append_line(place.log, line)
                 done.add(get_identity(line))
                 print(format_run(line), flush=True)
@@ -112,12 +96,11 @@ def run_missing(
 
 def format_run(line: Line) -> str:
     """One line of text about a finished run."""
-    latency = line["latency_s"]
     energy = f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} metered, " if "energy_j" in line else ""
-    text = f"{latency:.4f} times the optimum" if line["device"] == RECORDED else f"{latency * 1e6:.6g} us"
+    seconds = f"search {line['search_s']:.1f} s, measuring {line['measuring_s']:.1f} s"
     return (
-        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: {text}, {energy}"
-        f"{line['timed']} timed, search {line['search_s']:.1f} s, measuring {line['measuring_s']:.1f} s"
+        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: "
+        f"{line['latency_s'] * 1e6:.6g} us, {energy}{line['timed']} timed, {seconds}"
     )
 
 
@@ -140,59 +123,41 @@ def compare_all(lines: list[Line], program: str, other: str | None) -> list[Line
     return [x | {"verdict": judge(x)} for x in rows if x is not None]
 
 
-HEADERS = (
-    *("variant", "pairs", "seeds", "ratio", "places redrawn", "seeds redrawn", "worst"),
-    *("measured", "places redrawn", "search CPU", "wall", "trials", "metered", ""),
+COLUMNS = (
+    Column("variant", "variant"),
+    Column("pairs", "pairs"),
+    Column("seeds", "seeds"),
+    Column("ratio", "mean", ".4f"),
+    Column("places redrawn", "interval", ".4f"),
+    Column("seeds redrawn", "interval_of_seeds", ".4f"),
+    Column("worst", "worst", ".3f"),
+    Column("measured", "measured_mean", ".4f"),
+    Column("places redrawn", "measured_interval", ".4f"),
+    Column("search CPU", "search_share", ".2f"),
+    Column("wall", "wall_share", ".2f"),
+    Column("trials", "trials_share", ".2f"),
+    Column("metered", "metered_share", ".2f"),
+    Column("", "verdict"),
 )
 
 
-def format_row(row: Line) -> tuple[str, ...]:
-    """A row of the table as text."""
-    return (
-        row["variant"],
-        str(row["pairs"]),
-        str(row["seeds"]),
-        f"{row['mean']:.4f}",
-        _format_interval(row["interval"]),
-        _format_interval(row["interval_of_seeds"]),
-        f"{row['worst']:.3f}",
-        f"{row['measured_mean']:.4f}",
-        _format_interval(row["measured_interval"]),
-        *(_format_share(row, key) for key in ("search_share", "wall_share", "trials_share", "metered_share")),
-        row["verdict"],
-    )
-
-
-def _format_interval(ends: tuple[float, float] | None) -> str:
-    return "-" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
-
-
-def _format_share(row: Line, key: str) -> str:
-    return f"{row[key]:.2f}" if row.get(key) is not None else "-"
-
-
 def print_tables(lines: list[Line], program: str, other: str | None) -> list[Line]:
-    """Print a table for each number of trials, simulated and recorded runs separately. Returns all rows.
-    `other`: a program to compare with."""
+    """Print a table for each number of trials. Returns all rows. `other`: a program to compare with."""
     shown = []
-    kinds = sorted({(x["device"] == RECORDED, 0 if x["device"] == RECORDED else x["trials"]) for x in lines})
-    for recorded, trials in kinds:
-        some = [
-            x for x in lines if (x["device"] == RECORDED) == recorded and (recorded or x["trials"] == trials)
-        ]
+    for trials in sorted({x["trials"] for x in lines}):
+        some = [x for x in lines if x["trials"] == trials]
         base = [x for x in some if x["program"] == program and x["variant"] == DEFAULT]
         if not base:
             continue
         rows = compare_all(some, program, other)
-        kind = "recorded spaces" if recorded else f"{trials} trials, simulated devices"
         print(
-            f"program {program}, {kind}; default: {len(base)} runs, "
+            f"program {program}, {trials} trials, simulated devices; default: {len(base)} runs, "
             f"{_mean(base, 'search_s'):.1f} s of search and {_mean(base, 'measuring_s'):.1f} s of measuring "
             "each, CPU"
         )
         if rows:
-            print(format_table(HEADERS, [*map(format_row, rows)], width=WIDE_TABLE))
-        shown += [x | {"program": program, "trials": trials or None, "recorded": recorded} for x in rows]
+            print(format_lines(COLUMNS, rows))
+        shown += [x | {"program": program, "trials": trials} for x in rows]
     return shown
 
 
@@ -206,63 +171,39 @@ def parse_seeds(text: str) -> tuple[int, int]:
     return int(first or 0), int(end)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--objective", choices=tuple(FIGURES), default="latency")
-    parser.add_argument("--folder", type=Path, default=Path("build/ablation"), help="of the finished runs")
-    parser.add_argument(
-        "--program",
-        metavar="NAME",
-        help="name of the code that runs, by default its digest; with --show, all",
-    )
-    parser.add_argument("--seeds", type=parse_seeds, default=(0, 5), metavar="[FIRST:]END")
-    parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--variants", help="separated by semicolons: " + "; ".join(VARIANTS))
-    parser.add_argument(
-        "--only", metavar="TEXT", default="", help='operators and devices with this in "MM 1024^3 a100"'
-    )
-    parser.add_argument("--within", type=float, metavar="SHARE")
-    parser.add_argument("--data", type=Path, help="folder of recordings, to search these too")
-    parser.add_argument("--no-simulated", action="store_true", help="with --data: recordings alone")
-    parser.add_argument("--show", action="store_true", help="run nothing")
-    parser.add_argument("--against", metavar="NAME", help="another program to compare with")
+OPTIONS = {
+    "--objective": {"choices": tuple(FIGURES), "default": "latency"},
+    "--folder": {"type": Path, "default": Path("build/ablation"), "help": "of the finished runs"},
+    "--program": {
+        "metavar": "NAME",
+        "help": "name of the code that runs, by default its digest; with --show, all",
+    },
+    "--seeds": {"type": parse_seeds, "default": (0, 5), "metavar": "[FIRST:]END"},
+    "--trials": {"type": int, "default": 64},
+    "--variants": {"help": "separated by semicolons: " + "; ".join(VARIANTS)},
+    "--only": ONLY_PLACE,
+    "--show": {"action": "store_true", "help": "run nothing"},
+    "--against": {"metavar": "NAME", "help": "another program to compare with"},
+}
 
 
-def _read_runs(arguments: argparse.Namespace) -> list[Line]:
+def _read_runs(arguments: Arguments) -> list[Line]:
     """The finished runs with this objective."""
     return [x for x in read_lines(arguments.folder) if get_objective(x) == arguments.objective]
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run the missing runs and print the tables."""
     names = STAGE_ONE if arguments.objective == "latency" else (DEFAULT, *ENERGY_VARIANTS)
     if arguments.variants:
-        names = tuple(v.strip() for v in arguments.variants.split(";"))
-    if arguments.objective == "energy" and arguments.data:
-        raise InvalidInput("--data: a replay of a recording compares latencies; leave out --objective energy")
-    for name in names:
-        if name not in VARIANTS:
-            raise InvalidInput(f"--variants: no {name!r}; variants are {'; '.join(VARIANTS)}")
+        names = parse_variants(arguments.variants, ";", VARIANTS)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     lines = _read_runs(arguments)
     if not arguments.show:
         arguments.program = arguments.program or digest_code()
         check_program(lines, arguments.program)
-        places: list[Place | RecordedPlace] = []
-        if not arguments.no_simulated:
-            places += [Place(o, d, arguments.folder) for o in PAPER_OPERATORS for d in DEVICES]
-        places += make_recorded_places(arguments.data, arguments.folder) if arguments.data else []
-        places = [p for p in places if arguments.only in f"{p.operator} {p.device_name}"]
-        if not places:
-            raise InvalidInput(f"--only: nothing contains {arguments.only!r}")
-        own = [
-            x
-            for x in lines
-            if (x["program"], x["trials"]) == (arguments.program, arguments.trials)
-            and x["device"] != RECORDED
-        ]
-        chosen = select_variants(own, names, arguments.within)
-        run_missing(places, arguments, chosen, {get_identity(x) for x in lines})
+        places = [Place(*place, arguments.folder) for place in select_places(arguments.only)]
+        run_missing(places, arguments, names, {get_identity(x) for x in lines})
         lines = _read_runs(arguments)
     print(f"bars: ratio {LOSS_BAR:.3f}, search CPU {TIME_BAR:.2f}")
     programs = [arguments.program] if arguments.program else list(dict.fromkeys(x["program"] for x in lines))
@@ -272,7 +213,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 BAR = {"ratio": LOSS_BAR, "search_share": TIME_BAR}
-main = make_main(__doc__, measure, BAR, add_options)
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,9 @@
-"""Variants of the search that `ablation.py` compares: sets of values that replace those of the package.
+"""Variants of the search that `paper.py` and `ablation.py` compare.
 
-A change names an attribute ("module:Class.name") and its value during a run. So the package needs no option
-that only an ablation would set. Tunable numbers are changed as `replace(...)` of the values in
-`ekc/search/data/defaults.py`.
+Those of `paper.py` are methods: settings of breeding, rounds and metering. Those of `ablation.py` may also
+replace values of the package. A change names an attribute ("module:Class.name") and its value during a run.
+So the package needs no option that only an ablation would set. Tunable numbers are changed as `replace(...)`
+of the values in `ekc/search/data/defaults.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.search.paper_runs import DEFAULT, METHODS
 from ekc.search.cost_model.power_model import (
     LatencyLaw,
     LayeredPowerModel,
@@ -26,9 +26,27 @@ from ekc.search.cost_model.power_model import (
 )
 from ekc.search.cost_model.surrogate import Surrogate
 from ekc.search.data.defaults import BREEDING, POWER_MODEL
-from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
+from ekc.search.data.options import DEFAULT_METHOD, RANDOM_SEARCH, SearchMethod
 
 Array = NDArray[np.float64]
+
+EVERYTHING, DEFAULT, LATENCY = "meter everything", "default", "latency only"
+METHODS: dict[str, SearchMethod] = {
+    EVERYTHING: SearchMethod(metered_share=1.0),
+    DEFAULT: DEFAULT_METHOD,
+    "fixed 30 %": SearchMethod(metered_share=0.3),
+    "latency x constant power": SearchMethod(power_source="constant"),
+    LATENCY: DEFAULT_METHOD,
+    "no crossover": SearchMethod(
+        breeding=replace(
+            BREEDING,
+            crossover_share=0.0,
+            mutation_share=BREEDING.crossover_share + BREEDING.mutation_share,
+        )
+    ),
+    "random search": RANDOM_SEARCH,
+}
+"""`LATENCY` makes the latency small, and meters the finalists alone."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,11 @@ class Variant:
 def skip_trace(evaluator: Any) -> Any:
     """Replace a recorded trace: every structure is analysed by walking its program over vectors."""
     return lambda columns, bounds: ([], set(range(len(evaluator.structures))))
+
+
+def derive_nothing(*arguments: Any) -> list[Any]:
+    """Replace a rule of the space: it gives no structure."""
+    return []
 
 
 def _fix_population(size: int) -> SearchMethod:
@@ -76,11 +99,10 @@ SURROGATE, EVALUATOR = (
     "ekc.search.cost_model.learner:Surrogate",
     "ekc.search.space.constraints:StructureEvaluator",
 )
+SKETCHES = "ekc.search.sketches.multi_level_tiling"
 PLAIN_WALK = {f"{EVALUATOR}.{name}": property(skip_trace) for name in ("_rule_trace", "_quantity_trace")}
 POPULATIONS = {"population 512": 512, "population 2,048": 2048, "population 8,192": 8192}
 """Variants that change the size of the population alone."""
-METHOD_NAMES = ("no crossover", "random search")
-"""Variants that `paper.py` compares too."""
 
 VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant(),
@@ -88,8 +110,9 @@ VARIANTS: dict[str, Variant] = {
     "trees alone": Variant({SURROGATE: partial(Surrogate, tree_share=1.0)}),
     **{name: Variant(method=_fix_population(size)) for name, size in POPULATIONS.items()},
     "stop rule": Variant(calls_per_trial=1e8 / 256),
-    **{name: Variant(method=METHODS[name]) for name in METHOD_NAMES},
+    **{name: Variant(method=METHODS[name]) for name in ("no crossover", "random search")},
     "plain walk": Variant(PLAIN_WALK, needs_own_space=True),
+    "no split-K": Variant({f"{SKETCHES}:derive_split_k": derive_nothing}, needs_own_space=True),
 }
 """Name -> variant. Finished runs are stored under these names."""
 STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop rule")

@@ -19,7 +19,6 @@ two tables differ by is the residual's.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -31,7 +30,7 @@ import numpy as np
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
 from ekc import devices
 from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
@@ -50,7 +49,6 @@ from ekc.search.loop.measure import Measurer
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 TARGET = "a100"
 BAR = 1.01
@@ -118,7 +116,7 @@ def _sample_genomes(breeder: Breeder, count: int) -> Population:
     return drawn[:count]
 
 
-def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_operator(name: str, arguments: Arguments) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
     op, file = OPERATORS[name](), arguments.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
     device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
@@ -163,72 +161,59 @@ def _compute_ratios_without_luck(
     }
 
 
-def format_lines(lines: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
-    """The table."""
-    rows = [
-        (
-            "operator",
-            f"median of {arguments.trials} [us]",
-            "worst",
-            f"best of {arguments.random:,} random",
-            "rank",
-            f"{arguments.long:,} trials",
-            "/ random",
-            "/ long",
-            "without luck",
-            "",
-            "",
-        )
-    ]
-    for x in lines:
-        rank, luckless = x["random_rank_correlation"], x["without_luck"]
-        rows.append(
-            (
-                x["operator"],
-                f"{statistics.median(x['winners_s']) * 1e6:.2f}",
-                f"{max(x['winners_s']) * 1e6:.2f}",
-                f"{x['random_s'] * 1e6:.2f}",
-                "-" if rank is None else f"{rank:.2f}",
-                f"{x['long_s'] * 1e6:.2f}",
-                f"{x['ratio']['random']:.3f}",
-                f"{x['ratio']['long']:.3f}",
-                *(f"{luckless[of]:.3f}" if luckless else "-" for of in ("random", "long")),
-                format_verdict(x),
-            )
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
+def format_depths(lines: list[dict[str, Any]], arguments: Arguments) -> str:
+    """Format the table."""
+    columns = (
+        Column("operator", "operator"),
+        Column(f"median of {arguments.trials} [us]", "median_s", ".2f", 1e6),
+        Column("worst", "worst_s", ".2f", 1e6),
+        Column(f"best of {arguments.random:,} random", "random_s", ".2f", 1e6),
+        Column("rank", "random_rank_correlation", ".2f"),
+        Column(f"{arguments.long:,} trials", "long_s", ".2f", 1e6),
+        Column("/ random", "random", ".3f"),
+        Column("/ long", "long", ".3f"),
+        Column("without luck", "random_without_luck", ".3f"),
+        Column("", "long_without_luck", ".3f"),
+        Column("", "pass"),
+    )
+    return format_lines(columns, map(_flatten_line, lines))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="operators with this in their name")
-    parser.add_argument("--seeds", type=int, default=5, help="runs whose winners the median is of")
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--random", type=int, default=5000)
-    parser.add_argument("--long", type=int, default=4096)
-    parser.add_argument("--records", type=Path, default=Path("build/depth"))
-    parser.add_argument("--no-residual", action="store_true", help="on a device without the seeded residual")
+def _flatten_line(line: dict[str, Any]) -> dict[str, Any]:
+    """The line with one figure for each column."""
+    spread = {"median_s": statistics.median(line["winners_s"]), "worst_s": max(line["winners_s"])}
+    luckless = {f"{of}_without_luck": ratio for of, ratio in (line["without_luck"] or {}).items()}
+    return line | spread | line["ratio"] | luckless
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure each operator, and print the table."""
     names = select_names(OPERATORS, arguments.only)
     arguments.records.mkdir(parents=True, exist_ok=True)
     lines = []
     for name in names:
         lines.append(measure_operator(name, arguments))
-        print(format_lines(lines[-1:], arguments), flush=True)
+        print(format_depths(lines[-1:], arguments), flush=True)
     residual = ", no residual" if arguments.no_residual else ""
     print(
         f"{TARGET} (simulated{residual}), seeds {arguments.seed} to {arguments.seed + arguments.seeds - 1}, "
         f"objective latency; bar {BAR} for both ratios"
     )
     print(f"random: the {RESCORED} that the models of the other runs rank best were compiled and timed")
-    print(format_lines(lines, arguments))
+    print(format_depths(lines, arguments))
     return {"lines": lines}
 
 
-main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, add_options)
+OPTIONS = {
+    "--only": ONLY,
+    "--seeds": {"type": int, "default": 5, "help": "runs whose winners the median is of"},
+    "--trials": {"type": int, "default": 256},
+    "--random": {"type": int, "default": 5000},
+    "--long": {"type": int, "default": 4096},
+    "--records": {"type": Path, "default": Path("build/depth")},
+    "--no-residual": {"action": "store_true", "help": "on a device without the seeded residual"},
+}
+main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

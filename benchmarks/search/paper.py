@@ -12,15 +12,14 @@ finished runs are kept beside the record files.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.operators import PAPER_OPERATORS
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
+from benchmarks.search.ablation_variants import METHODS
 from benchmarks.search.paper_figures import (
     LOSS_BAR,
     SHARE_BAR,
@@ -28,21 +27,15 @@ from benchmarks.search.paper_figures import (
     compute_median_and_most,
     compute_savings,
     compute_savings_within_runs,
+    draw,
     judge_default,
     summarize_places,
     summarize_variants,
 )
-from benchmarks.search.paper_runs import DEVICES, METHODS, run_variants
+from benchmarks.search.runs import ONLY_PLACE, parse_variants, run_variants, select_places
 from ekc.errors import InvalidInput
-from ekc.tables import format_table
 
 TRIALS, SEEDS = 64, 5
-
-
-def select_places(only: str) -> list[tuple[str, str]]:
-    """(operator, device) of the pairs whose names together contain `only`."""
-    every = {f"{operator} {device}": (operator, device) for operator in PAPER_OPERATORS for device in DEVICES}
-    return [every[name] for name in select_names(every, only)]
 
 
 def run_all(
@@ -63,55 +56,37 @@ def run_all(
     return [line for place in chosen for line in found[place]]
 
 
-def format_variants(variants: list[dict[str, Any]]) -> str:
-    """Energy and cost of each variant."""
-    rows = [
-        (
-            "variant",
-            "runs",
-            "energy",
-            "interval",
-            "worst",
-            "metered",
-            "most",
-            "error",
-            "metering [virtual s]",
-            "search [s]",
-        )
-    ]
-    for v in variants:
-        rows.append(
-            (
-                v["variant"],
-                str(v["runs"]),
-                _format_figure(v["energy_median"], ".4f"),
-                _format_interval(v["energy_median_interval"]),
-                _format_figure(v["energy_worst"], ".3f"),
-                f"{v['metered']:.1%}",
-                f"{v['metered_most']:.1%}",
-                _format_figure(v["error"], ".1%"),
-                f"{v['metering_s']:.0f}",
-                f"{v['search_s']:.1f}",
-            )
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
-
-
-def format_places(lines: list[dict[str, Any]]) -> str:
-    """The default and the energy objective, operator by operator."""
-    rows = [("default, by operator and device", "energy [mJ]", "/ everything", "metered", "saving", "most")]
-    for x in lines:
-        rows.append(
-            (
-                f"{x['operator']}, {x['device']} (simulated)",
-                _format_figure(x["energy_j"] and x["energy_j"] * 1e3, ".4g"),
-                _format_figure(x["loss_median"], ".4f"),
-                _format_figure(x["metered"], ".1%"),
-                _format_figure(x["saving_median"], ".1%"),
-                _format_figure(x["saving_most"], ".1%"),
-            )
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
+VARIANT_COLUMNS = (
+    Column("variant", "variant"),
+    Column("runs", "runs"),
+    Column("energy", "energy_median", ".4f"),
+    Column("interval", "energy_median_interval", ".3f"),
+    Column("worst", "energy_worst", ".3f"),
+    Column("metered", "metered", ".1%"),
+    Column("most", "metered_most", ".1%"),
+    Column("error", "error", ".1%"),
+    Column("metering [virtual s]", "metering_s", ".0f"),
+    Column("search [s]", "search_s", ".1f"),
+)
+"""Energy and cost of each variant."""
+PLACE_COLUMNS = (
+    Column("default, by operator and device", "place"),
+    Column("energy [mJ]", "energy_j", ".4g", 1e3),
+    Column("/ everything", "loss_median", ".4f"),
+    Column("metered", "metered", ".1%"),
+    Column("saving", "saving_median", ".1%"),
+    Column("most", "saving_most", ".1%"),
+)
+"""The default and the energy objective, operator by operator."""
+OPTIONS = {
+    "--only": ONLY_PLACE,
+    "--variants": {"help": "separated by commas: " + ", ".join(METHODS).replace("%", "%%")},
+    "--seeds": {"type": int, "default": SEEDS, "help": "runs of each"},
+    "--trials": {"type": int, "default": TRIALS},
+    "--records": {"type": Path, "default": Path("build/paper"), "help": "folder of what was measured"},
+    "--plots": {"type": Path, "metavar": "DIR", "help": "draw figures 4 and 5 there"},
+    "--processes": {"type": int, "default": 2},
+}
 
 
 def format_saving(what: str, saving: dict[str, Any] | None, pairs: int) -> str:
@@ -139,50 +114,16 @@ def format_other_models(found: dict[str, Any] | None) -> str:
 
 def draw_plots(lines: list[dict[str, Any]], folder: Path) -> str:
     """Draw the plots; returns a line of text about them."""
-    from benchmarks.search.paper_plots import draw
-
     try:
         return "plots: " + ", ".join(map(str, draw(lines, folder)))
     except InvalidInput as problem:
         return f"no plots: {problem}"
 
 
-def _format_interval(value: list[float] | None) -> str:
-    return "-" if value is None else f"{value[0]:.3f} to {value[1]:.3f}"
-
-
-def _format_figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument(
-        "--only", metavar="TEXT", default="", help='operators and devices with this in "MM 1024^3 a100"'
-    )
-    parser.add_argument("--variants", help="separated by commas: " + ", ".join(METHODS).replace("%", "%%"))
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each")
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument(
-        "--records", type=Path, default=Path("build/paper"), help="folder of what was measured"
-    )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw figures 4 and 5 there")
-    parser.add_argument("--processes", type=int, default=2)
-
-
-def parse_variants(text: str | None) -> tuple[str, ...]:
-    """The variants that the option names; all without it."""
-    variants = tuple(v.strip() for v in text.split(",")) if text else tuple(METHODS)
-    for variant in variants:
-        if variant not in METHODS:
-            raise InvalidInput(f"--variants: no {variant!r}; variants are {', '.join(METHODS)}")
-    return variants
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all variants, and print the tables."""
     places = select_places(arguments.only)
-    variants = parse_variants(arguments.variants)
+    variants = parse_variants(arguments.variants or ",".join(METHODS), ",", METHODS)
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     lines = run_all(places, variants, seeds, arguments.trials, arguments.records, arguments.processes)
     by_variant, by_place = summarize_variants(lines, arguments.seed), summarize_places(lines)
@@ -197,8 +138,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print("energy: of the winner over that of metering everything with the same seed, median and worst;")
     print("interval: of the median, 95 %, places resampled, then runs of each;")
     print("metered: of all timed kernels, finals included; error: median, of predictions before metering")
-    print(format_variants(by_variant))
-    print(format_places(by_place))
+    print(format_lines(VARIANT_COLUMNS, by_variant))
+    named = [x | {"place": f"{x['operator']}, {x['device']} (simulated)"} for x in by_place]
+    print(format_lines(PLACE_COLUMNS, named))
     print(format_saving("least energy against latency only, at most 5 % slower", across, runs))
     print(format_saving("least energy against least latency within one run", within, runs))
     print(format_other_models(others))
@@ -217,7 +159,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, add_options)
+main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,6 @@ search spends thinking is not charged). PYTHON has `kernel_tuner`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -24,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common.recordings import RECORDINGS, Recording, read
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from ekc.search.replay.replay import replay_search
 from ekc.search.replay.table_space import MeasurementTable, TableSpace
-from ekc.tables import format_table
 
 WORKERS = 2
 OURS, RANDOM = "ekc", "random search"
@@ -38,19 +35,19 @@ STRATEGIES = (
     *("hybrid_vndx", "adaptive_tabu_greywolf", "genetic_algorithm", "diff_evo", "greedy_ils"),
     *("simulated_annealing", "pso", "mls", "bayes_opt"),
 )
-HEADERS = (
-    "recording",
-    "search",
-    "median",
-    "p90",
-    "bar",
-    "half",
-    "p90",
-    "seconds",
-    "median",
-    "p90",
-    "runs",
-    "",
+COLUMNS = (
+    Column("recording", "name"),
+    Column("search", "search"),
+    Column("median", "median", ".3f"),
+    Column("p90", "p90", ".3f"),
+    Column("bar", "bars"),
+    Column("half", "half_median", ".3f"),
+    Column("p90", "half_p90", ".3f"),
+    Column("seconds", "charged_s", ".0f"),
+    Column("median", "charged_median", ".3f"),
+    Column("p90", "charged_p90", ".3f"),
+    Column("runs", "runs"),
+    Column("", "pass"),
 )
 
 
@@ -104,17 +101,16 @@ def compute_quality_within(recorded: MeasurementTable, rows: list[int], seconds:
     return compute_quality(recorded, rows, int((spent <= seconds).sum()))
 
 
-def _compute_quantiles(values: list[float]) -> tuple[float, float]:
-    found: NDArray[np.float64] = np.quantile(values, [0.5, 0.9], method="higher")
-    return float(found[0]), float(found[1])
+def _compute_quantiles(prefix: str, values: list[float]) -> dict[str, float]:
+    """Median and 90th percentile, each under a name with the prefix."""
+    median, p90 = np.quantile(values, [0.5, 0.9], method="higher").tolist()
+    return {f"{prefix}median": median, f"{prefix}p90": p90}
 
 
 def make_line(
     recording: Recording, recorded: MeasurementTable, who: str, traces: list[list[int]], trials: int
 ) -> dict[str, Any]:
     """One line of figures."""
-    median, p90 = _compute_quantiles([compute_quality(recorded, t, trials) for t in traces])
-    half, half_p90 = _compute_quantiles([compute_quality(recorded, t, trials // 2) for t in traces])
     said: dict[str, Any] = {
         "recording": recording.name,
         "tuned_on": recording.tuned_on,
@@ -122,28 +118,22 @@ def make_line(
         "evaluations": trials,
         "shortest_run": min(map(len, traces)),
         "runs": len(traces),
-        "median": median,
-        "p90": p90,
-        "half_median": half,
-        "half_p90": half_p90,
+        **_compute_quantiles("", [compute_quality(recorded, t, trials) for t in traces]),
+        **_compute_quantiles("half_", [compute_quality(recorded, t, trials // 2) for t in traces]),
     }
     if recorded.trial_costs_s.any():
         seconds = float(recorded.trial_costs_s.mean()) * trials / 2
-        charged, charged_p90 = _compute_quantiles(
-            [compute_quality_within(recorded, t, seconds) for t in traces]
-        )
-        said |= {"charged_s": seconds, "charged_median": charged, "charged_p90": charged_p90}
+        charged = [compute_quality_within(recorded, t, seconds) for t in traces]
+        said |= {"charged_s": seconds, **_compute_quantiles("charged_", charged)}
         said["charged_all_s"] = float(np.median([recorded.trial_costs_s[t].sum() for t in traces]))
     if who == OURS and recording.bar and trials == recording.trials:
         # Figures are quoted, and so compared, to three decimals.
-        kept = round(median, 3) <= recording.bar[0] and round(p90, 3) <= recording.bar[1]
+        kept = round(said["median"], 3) <= recording.bar[0] and round(said["p90"], 3) <= recording.bar[1]
         said |= {"bar": list(recording.bar), "pass": kept}
     return said
 
 
-def search_recording(
-    recording: Recording, arguments: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[str]]:
+def search_recording(recording: Recording, arguments: Arguments) -> tuple[list[dict[str, Any]], list[str]]:
     """All lines of one recording, and notes on it."""
     folder, seeds = arguments.data, arguments.seeds
     recorded = read(folder, recording)
@@ -168,39 +158,14 @@ def search_recording(
     return [make_line(recording, recorded, who, found, count) for who, found in traces.items()], said
 
 
-def format_line(figures: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table as text."""
-    bar = figures.get("bar")
-    known = "charged_s" in figures
-    charged = [f"{figures[k]:.3f}" if known else "-" for k in ("charged_median", "charged_p90")]
-    verdict = "" if bar is None else "pass" if figures["pass"] else "FAIL"
-    return (
-        figures["recording"] + (" *" if figures["tuned_on"] else ""),
-        figures["search"],
-        f"{figures['median']:.3f}",
-        f"{figures['p90']:.3f}",
-        "" if bar is None else f"{bar[0]:.3f} ({bar[1]:.3f})",
-        f"{figures['half_median']:.3f}",
-        f"{figures['half_p90']:.3f}",
-        f"{figures['charged_s']:.0f}" if known else "-",
-        *charged,
-        str(figures["runs"]),
-        verdict,
-    )
+def name_line(figures: dict[str, Any]) -> dict[str, Any]:
+    """The line with the name of its recording and its bars as text."""
+    bar, star = figures.get("bar"), " *" if figures["tuned_on"] else ""
+    bars = f"{bar[0]:.3f} ({bar[1]:.3f})" if bar else ""
+    return figures | {"name": figures["recording"] + star, "bars": bars}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    names = [r.name for r in RECORDINGS]
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--seeds", type=int, default=50, help="runs, with the seeds 0, 1, 2 ...")
-    parser.add_argument("--only", choices=names, metavar="NAME", help="one recording: " + ", ".join(names))
-    parser.add_argument("--trials", type=int, help="evaluations of each run, instead of the recording's own")
-    parser.add_argument("--kernel-tuner", default=sys.executable, help="the Python that has kernel_tuner")
-    parser.add_argument("--strategies", default=",".join(STRATEGIES))
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Search each recording, and print the table."""
     lines, notes = [], []
     for recording in RECORDINGS:
@@ -208,7 +173,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             some, its_notes = search_recording(recording, arguments)
             lines, notes = lines + some, notes + its_notes
     print("Best figure found over the optimum of the recording; replays of measurements made by others")
-    print(format_table(HEADERS, [*map(format_line, lines)], label_count=2, width=WIDE_TABLE))
+    print(format_lines(COLUMNS, map(name_line, lines), label_count=2))
     print("* constants of the search were chosen on this recording; the others were held out")
     print("\n".join(notes))
     return {"lines": lines, "notes": notes}
@@ -216,7 +181,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 BAR = {r.name: r.bar for r in RECORDINGS if r.bar}
 """Recording -> median and 90th percentile of the best figure over the optimum, at most."""
-main = make_main(__doc__, measure, BAR, add_options)
+NAMES = [r.name for r in RECORDINGS]
+OPTIONS = {
+    "--data": DATA,
+    "--seeds": {"type": int, "default": 50, "help": "runs, with the seeds 0, 1, 2 ..."},
+    "--only": {"choices": NAMES, "metavar": "NAME", "help": "one recording: " + ", ".join(NAMES)},
+    "--trials": {"type": int, "help": "evaluations of each run, instead of the recording's own"},
+    "--kernel-tuner": {"default": sys.executable, "help": "the Python that has kernel_tuner"},
+    "--strategies": {"default": ",".join(STRATEGIES)},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

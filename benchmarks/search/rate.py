@@ -15,7 +15,6 @@ Their share is printed, and how well the ranking agrees with one where the power
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.common.script import judge_lines, make_main
+from benchmarks.common.script import Arguments, judge_lines, make_main
 from ekc import devices
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementConditions, Metering, Timing
@@ -149,7 +148,7 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
             "breeding and repair": 1.0 - analysis - scoring,
         },
         "cascade": _measure_cascade(watch),
-        "bar": {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR},
+        "bar": BARS,
         "pass": rate >= BAR and structures >= STRUCTURES_BAR,
     }
 
@@ -200,13 +199,7 @@ def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--population", type=int, nargs="+", default=list(POPULATIONS))
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure each population size, and print the rates."""
     with RecordStore(None) as store, ThreadPoolExecutor(1) as workers:
         watch = Stopwatch(store, workers, arguments.seed)
@@ -220,7 +213,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 BARS = {"candidates_per_s": BAR, "structures_scored": STRUCTURES_BAR}
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    "--seconds": {"type": float, "default": 10.0},
+    "--population": {"type": int, "nargs": "+", "default": list(POPULATIONS)},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

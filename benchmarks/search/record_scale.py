@@ -11,7 +11,6 @@ the bytecode of all modules. `--file` keeps the file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import ekc
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.errors import EkcError, InvalidInput
@@ -39,7 +38,6 @@ from ekc.search.database import rows as sql
 from ekc.search.database.database import RecordStore
 from ekc.search.database.rows import RecordRow, digest_text
 from ekc.search.loop.measure import Measurer
-from ekc.tables import format_table
 
 SIDE, TARGET = 1024, "a100"
 BARS = {"cpu_s": 5.0, "peak_mb": 500.0}
@@ -61,7 +59,18 @@ peak = next(line.split()[1] for line in open("/proc/self/status") if line.starts
 figures = {"status": status, "cpu_s": time.process_time(), "peak_mb": int(peak) * 1024 / 1e6}
 print(json.dumps(figures), file=sys.stderr)
 """
-HEADERS = ("command", "rows", "CPU s", "wall s", "peak MB", "")
+COLUMNS = (
+    Column("command", "command"),
+    Column("rows", "rows", ",d"),
+    Column("CPU s", "cpu_s", ".2f"),
+    Column("wall s", "wall_s", ".2f"),
+    Column("peak MB", "peak_mb", ".0f"),
+    Column("", "pass"),
+)
+OPTIONS = {
+    "--rows": {"type": int, "default": 1_000_000, "help": "rows of the file, default %(default)s"},
+    "--file": {"type": Path, "help": "new file that stays; else one that is removed"},
+}
 
 
 def measure_templates(file: Path) -> tuple[RecordRow, RecordRow]:
@@ -151,36 +160,19 @@ def time_command(name: str, file: Path, environment: dict[str, str]) -> dict[str
     return {"command": name, "wall_s": wall_s, "printed": done.stdout, "pass": passes} | figures
 
 
-def format_cells(line: dict[str, Any], row_count: int) -> tuple[str, ...]:
-    """The cells of a line of the table."""
-    seconds = f"{line['cpu_s']:.2f}", f"{line['wall_s']:.2f}"
-    return (
-        f"ekc {line['command']}",
-        f"{row_count:,}",
-        *seconds,
-        f"{line['peak_mb']:.0f}",
-        format_verdict(line),
-    )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the file, default %(default)s")
-    parser.add_argument("--file", type=Path, help="new file that stays; else one that is removed")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Make the file, run each command on it, and print the table."""
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.file or Path(folder) / "records.db"
         make_record_file(file, arguments.rows, arguments.seed)
         print(f"{file.stat().st_size / 1e6:,.0f} MB, figures made up", flush=True)
         lines = [run_command(name, file, f"{folder}/bytecode") for name in COMMANDS]
-    print(format_table(HEADERS, [format_cells(line, arguments.rows) for line in lines]))
+    shown = [line | {"command": f"ekc {line['command']}", "rows": arguments.rows} for line in lines]
+    print(format_lines(COLUMNS, shown))
     return {"rows": arguments.rows, "lines": lines}
 
 
-main = make_main(__doc__, measure, BARS, add_options)
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,6 @@ energy wastes some. The bar: at most 1 in the median.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.operators import PAPER_OPERATORS
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
-from benchmarks.search.paper_runs import MAX_SLOWDOWN
+from benchmarks.common.script import Arguments, Column, format_figure, format_lines, make_main, select_names
+from benchmarks.search.runs import MAX_SLOWDOWN
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Metering, Timing
@@ -32,7 +31,6 @@ from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 TIMING_S, METERING_S = 0.09, 2.2
 """Seconds of a timing, and of a metering beside its window."""
@@ -41,6 +39,20 @@ TRIALS = 4096
 """More than there is time for."""
 OBJECTIVES = ("latency", "energy")
 BAR = 1.0
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("seed", "seed"),
+    Column("budget [s]", "budget_s", "g"),
+    Column("trials", "both_trials"),
+    Column("metered", "metered"),
+    Column("latency", "latency_ratio", ".4f"),
+    Column("energy", "energy_ratio", ".4f"),
+)
+OPTIONS = {
+    "--seeds": {"type": int, "default": 2, "help": "pairs of runs of each operator"},
+    "--budget": {"type": float, "nargs": "+", "default": [25.0, 60.0], "metavar": "S", "help": "seconds"},
+    "--only": {"metavar": "TEXT", "default": "", "help": 'operators with this in "MM 1024^3"'},
+}
 
 
 class PacedDevice(SimulatedDevice):
@@ -78,9 +90,9 @@ def tune(operator: str, objective: str, budget_s: float, seed: int) -> dict[str,
     }
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run both objectives in turn, and print the table."""
-    runs, rows, lines = [], [], []
+    runs, pairs, lines = [], [], []
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     for budget_s in arguments.budget:
         ratios = []
@@ -88,15 +100,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             for seed in seeds:
                 fast, lean = (tune(operator, objective, budget_s, seed) for objective in OBJECTIVES)
                 runs += [fast, lean]
-                ratios.append(lean["energy_j"] / fast["energy_j"])
-                rows.append(_format_pair(fast, lean))
-                print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+                pairs.append(_compare_pair(fast, lean))
+                ratios.append(pairs[-1]["energy_ratio"])
+                cells = (format_figure(pairs[-1], column) for column in COLUMNS)
+                print(" ".join(cells), file=sys.stderr, flush=True)
         median = float(np.median(ratios))
         line = {"budget_s": budget_s, "pairs": len(ratios), "energy_median": median}
         lines.append(line | {"energy_worst": max(ratios), "pass": median <= BAR})
-    heads = ("operator", "seed", "budget [s]", "trials", "metered", "latency", "energy")
-    title = "the energy objective, and its latency and energy over those of the latency objective"
-    print(format_table(heads, rows, title, width=WIDE_TABLE))
+    print("the energy objective, and its latency and energy over those of the latency objective")
+    print(format_lines(COLUMNS, pairs))
     for line in lines:
         print(
             f"{line['budget_s']:g} s: energy {line['energy_median']:.4f} in the median of {line['pairs']} "
@@ -105,26 +117,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": lines, "runs": runs}
 
 
-def _format_pair(fast: dict[str, Any], lean: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        lean["operator"],
-        str(lean["seed"]),
-        f"{lean['budget_s']:g}",
-        f"{lean['trials']} / {fast['trials']}",
-        str(lean["metered"]),
-        f"{lean['latency_s'] / fast['latency_s']:.4f}",
-        f"{lean['energy_j'] / fast['energy_j']:.4f}",
-    )
+def _compare_pair(fast: dict[str, Any], lean: dict[str, Any]) -> dict[str, Any]:
+    """The run for energy, with its figures over those of the run for latency."""
+    return lean | {
+        "both_trials": f"{lean['trials']} / {fast['trials']}",
+        "latency_ratio": lean["latency_s"] / fast["latency_s"],
+        "energy_ratio": lean["energy_j"] / fast["energy_j"],
+    }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--seeds", type=int, default=2, help="pairs of runs of each operator")
-    parser.add_argument("--budget", type=float, nargs="+", default=[25.0, 60.0], metavar="S", help="seconds")
-    parser.add_argument("--only", metavar="TEXT", default="", help='operators with this in "MM 1024^3"')
-
-
-main = make_main(__doc__, measure, {"energy_median": BAR}, add_options)
+main = make_main(__doc__, measure, {"energy_median": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

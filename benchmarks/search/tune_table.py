@@ -10,13 +10,12 @@ DESIGN.md writes by hand, both timed on the same simulated device.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
 import ekc
 from benchmarks.common.operators import OPERATORS
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.analytic_prior import ANALYTIC
@@ -26,7 +25,6 @@ from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.runtime.verify import verify
 from ekc.search.data.trial import Trial
 from ekc.search.tuning_result import TuningResult
-from ekc.tables import format_table
 
 TARGET = "a100"
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -36,22 +34,27 @@ STARVED = 0.05
 """A naive schedule below this share of the roofline is memory- or compute-starved, if the operator is not so
 small that starting a kernel takes longer than its work."""
 BY_HAND = "MM 4096^3 by hand"
-HEADERS = (
-    "operator",
-    "best [us]",
-    "fastest [us]",
-    "naive [us]",
-    "speed-up",
-    "energy [mJ]",
-    "power [W]",
-    "roofline",
-    "trials",
-    "metered",
-    "failed",
-    "kept",
-    "right",
-    "s",
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("best [us]", "best_latency_s", ".2f", 1e6),
+    Column("fastest [us]", "fastest_latency_s", ".2f", 1e6),
+    Column("naive [us]", "naive_latency_s", ".1f", 1e6),
+    Column("speed-up", "speedup", ".1f"),
+    Column("energy [mJ]", "energy_j", ".3f", 1e3),
+    Column("power [W]", "power_w", ".0f"),
+    Column("roofline", "roofline_share", ".0%"),
+    Column("trials", "trials"),
+    Column("metered", "metered"),
+    Column("failed", "failed"),
+    Column("kept", "kept"),
+    Column("right", "right"),
+    Column("s", "seconds", ".0f"),
 )
+OPTIONS = {
+    "--only": {"choices": (*OPERATORS, BY_HAND), "metavar": "NAME", "help": "one line alone"},
+    "--trials": {"type": int, "default": 128},
+    "--side": {"type": int, "default": 4096, "help": "of the matmul written by hand"},
+}
 
 
 def make_hand_schedule(side: int) -> ekc.Schedule:
@@ -133,6 +136,7 @@ def measure_operator(name: str, op: ekc.Operator, trials: int, seed: int) -> dic
         "failures": sorted({t.status.splitlines()[0] for t in result.trials if not t.ok}),
         "kept": len(kept),
         "problems": problems,
+        "right": f"{len(problems)} WRONG" if problems else "all",
         "seconds": result.seconds,
         "bar": {"speedup": BAR if starved else None, "problems": 0},
         "pass": not problems and (not starved or (speedup is not None and speedup >= BAR)),
@@ -148,27 +152,6 @@ def compare_with_hand(side: int, trials: int, seed: int) -> dict[str, Any]:
     line["bar"] |= {"latency_s": hand}
     line["pass"] = line["pass"] and line["fastest_latency_s"] <= hand
     return line
-
-
-def format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table as text."""
-    naive, speedup = line["naive_latency_s"], line["speedup"]
-    return (
-        line["operator"],
-        f"{line['best_latency_s'] * 1e6:.2f}",
-        f"{line['fastest_latency_s'] * 1e6:.2f}",
-        f"{naive * 1e6:.1f}" if naive else "-",
-        f"{speedup:.1f}" if speedup else "-",
-        f"{line['energy_j'] * 1e3:.3f}" if line["energy_j"] else "-",
-        f"{line['power_w']:.0f}" if line["power_w"] else "-",
-        f"{line['roofline_share']:.0%}",
-        str(line["trials"]),
-        str(line["metered"]),
-        str(line["failed"]),
-        str(line["kept"]),
-        "all" if not line["problems"] else f"{len(line['problems'])} WRONG",
-        f"{line['seconds']:.0f}",
-    )
 
 
 def list_notes(line: dict[str, Any]) -> list[str]:
@@ -188,14 +171,7 @@ def list_notes(line: dict[str, Any]) -> list[str]:
     return notes
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", choices=(*OPERATORS, BY_HAND), metavar="NAME", help="one line alone")
-    parser.add_argument("--trials", type=int, default=128)
-    parser.add_argument("--side", type=int, default=4096, help="of the matmul written by hand")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Tune each operator, verify the kept kernels, and print the table."""
     label, lines = devices.open(TARGET).label, []
     for name, make in OPERATORS.items():
@@ -204,7 +180,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.only in (None, BY_HAND):
         lines.append(compare_with_hand(arguments.side, arguments.trials, arguments.seed))
     print(f"device {label}, {arguments.trials} trials, seed {arguments.seed}")
-    print(format_table(HEADERS, [*map(format_line, lines)], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines))
     print("\n".join(note for line in lines for note in list_notes(line)))
     print(
         f"kept kernels compiled for {' and '.join(ARCHITECTURES)}; their PTX was executed on the CPU, under\n"
@@ -213,7 +189,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"device": label, "lines": lines}
 
 
-main = make_main(__doc__, measure, {"speedup": BAR, "problems": 0}, add_options)
+main = make_main(__doc__, measure, {"speedup": BAR, "problems": 0}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

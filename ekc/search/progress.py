@@ -4,13 +4,12 @@ plain line on stderr every few seconds.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from html import escape
 from typing import Any
 
@@ -29,20 +28,14 @@ def show_progress(is_shown: bool) -> Iterator[tuple[EventListener, ...]]:
     if not is_shown or sys.stderr is None or sys.stderr.closed:
         yield ()
     elif is_notebook():
-        output = _NotebookDisplay()
-        try:
+        with closing(_NotebookDisplay()) as output:
             yield (output.listen,)
-        finally:
-            output.close()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         with _open_bar() as listener:
             yield (listener,)
     else:
-        lines = _LineDisplay()
-        try:
+        with closing(_LineDisplay()) as lines:
             yield (lines.listen,)
-        finally:
-            lines.close()
 
 
 class _LineDisplay:
@@ -75,7 +68,7 @@ class _LineDisplay:
 
     def _write(self, line: str) -> None:
         # A closed pipe is no reason to end the run.
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
 

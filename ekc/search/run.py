@@ -32,8 +32,7 @@ from ekc.search.database.conditions import describe_unused
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
-from ekc.search.loop.finals import Finals
-from ekc.search.loop.library_contender import LibraryContender
+from ekc.search.loop.finals import Finals, LibraryContender
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.rounds import SearchLoop, compute_population_size
@@ -120,8 +119,14 @@ class TuningRun:
     def measure_baseline(self) -> None:
         """Time and meter the naive schedule."""
         self.reporter.enter_stage("baseline")
-        self._time_and_meter_baseline()
-        self.reporter.report("baseline", self.baseline)
+        baseline, schedule = self.baseline, self.baseline.schedule
+        if self.task.time_candidate(baseline):
+            get_kernel = partial(self.task.compiler.get_kernel, schedule)
+            metering = self.measurer.meter(schedule, get_kernel, MEASURING.final_window_s)
+            if not isinstance(metering, MeasurementFailure):
+                baseline.meterings.append(metering)
+                baseline.metering_s = self.measurer.cost.metering_s
+        self.reporter.report("baseline", baseline)
 
     def run_finals(self) -> None:
         """Check the finalists and measure them again, and with clocks="search" at clocks."""
@@ -147,19 +152,6 @@ class TuningRun:
         self.reporter.stage = "end"
         self.reporter.report("end", text=result.stopped)
         return result
-
-    def _time_and_meter_baseline(self) -> None:
-        baseline, schedule = self.baseline, self.baseline.schedule
-        get_kernel = partial(self.task.compiler.get_kernel, schedule)
-        timing = self.measurer.time(schedule, get_kernel)
-        if isinstance(timing, MeasurementFailure):
-            baseline.status = timing.status
-            return
-        baseline.timings.append(timing)
-        metering = self.measurer.meter(schedule, get_kernel, MEASURING.final_window_s)
-        if not isinstance(metering, MeasurementFailure):
-            baseline.meterings.append(metering)
-            baseline.metering_s = self.measurer.cost.metering_s
 
     @property
     def _stop_reason(self) -> str:

@@ -60,21 +60,17 @@ def _make_row(card: ModelCard) -> tuple[str, ...]:
     return (
         str(card.round),
         str(card.rows),
-        _format_percent(card.error),
-        _format_percent(card.constant_power_error),
-        _format_percent(card.two_number_error),
-        _format_rank(card.rank_correlation),
-        _format_rank(card.latency_rank),
+        _format_known(card.error, ".1%"),
+        _format_known(card.constant_power_error, ".1%"),
+        _format_known(card.two_number_error, ".1%"),
+        _format_known(card.rank_correlation, "z.2f"),
+        _format_known(card.latency_rank, "z.2f"),
         "quarantined" if card.quarantined else "",
     )
 
 
-def _format_rank(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.2f}"
-
-
-def _format_percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
+def _format_known(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def describe_verdict(cards: Sequence[ModelCard]) -> list[str]:

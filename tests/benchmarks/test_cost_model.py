@@ -15,7 +15,7 @@ import pytest
 import ekc
 from benchmarks.common import estimated
 from benchmarks.common.clblast import Xgemm
-from benchmarks.cost_model import analytic, energy, energy_rows, few_rows, recording
+from benchmarks.cost_model import analytic, energy, energy_rows, recording
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated import specs
 from tests.benchmarks.helpers import Run
@@ -92,12 +92,12 @@ def test_energy_model_beats_constant_power(run: Run, tmp_path: Path) -> None:
 
 def _check_few_rows(lines: list[dict[str, Any]]) -> None:
     """Four row counts of five predictions; ours is judged at three of them."""
-    assert [line["rows"] for line in lines] == [n for n in few_rows.ROW_COUNTS for _ in range(5)]
+    assert [line["rows"] for line in lines] == [n for n in energy.ROW_COUNTS for _ in range(5)]
     judged = [line for line in lines if "pass" in line]
-    assert [line["rows"] for line in judged] == list(few_rows.BARS)
+    assert [line["rows"] for line in judged] == list(energy.BARS)
     for line in judged:
         assert line["prediction"] == "ekc, time known"
-        assert line["pass"] == (line["mean"] <= few_rows.BARS[line["rows"]])
+        assert line["pass"] == (line["mean"] <= energy.BARS[line["rows"]])
     assert judged[-1]["mean"] < judged[0]["mean"]
     assert all(line["pick"] >= 1 for line in lines)
     assert all(("mean" in line) == (line["prediction"] != "latency alone") for line in lines)
@@ -107,13 +107,13 @@ def test_few_kernels_are_drawn_apart_from_those_tested() -> None:
     kernel = np.repeat(np.arange(10), 3)
     figures = np.arange(30) + 1.0
     whole = energy_rows.Kernels(np.zeros((30, 1)), figures, figures, kernel)
-    drawn = list(few_rows.draw_kernels(whole, 4, 5, 0))
+    drawn = list(energy.draw_kernels(whole, 4, 5, 0))
     for learned, tested in drawn:
         assert len(set(learned.kernel.tolist())) == len(learned.kernel) == 4
         assert not set(learned.kernel.tolist()) & set(tested.kernel.tolist())
         assert len(tested.kernel) == 18
     assert len({tuple(sorted(learned.energy)) for learned, _ in drawn}) == 5
-    again = [learned.energy.tolist() for learned, _ in few_rows.draw_kernels(whole, 4, 5, 0)]
+    again = [learned.energy.tolist() for learned, _ in energy.draw_kernels(whole, 4, 5, 0)]
     assert again == [learned.energy.tolist() for learned, _ in drawn]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.common import script
 from benchmarks.model.scheduler import STRATEGIES
-from benchmarks.search import paper_figures, paper_runs
+from benchmarks.search import ablation_variants, paper_figures
 from ekc.errors import InvalidInput
 from tests.benchmarks.helpers import ROOT, Run
 
@@ -81,7 +81,11 @@ def make_rate_row(watch: object, seconds: float, population: int) -> Line:
 def make_paper_lines(
     places: list[tuple[str, str]], variants: tuple[str, ...], *rest: object
 ) -> list[dict[str, Any]]:
-    energies = {paper_runs.EVERYTHING: 1.0, paper_runs.DEFAULT: 1.005, paper_runs.LATENCY: 1.2}
+    energies = {
+        ablation_variants.EVERYTHING: 1.0,
+        ablation_variants.DEFAULT: 1.005,
+        ablation_variants.LATENCY: 1.2,
+    }
     return [
         {"operator": operator, "device": device, "variant": variant, "seed": 0}
         | {
@@ -101,9 +105,8 @@ def make_replays(recording: Any, arguments: argparse.Namespace) -> tuple[list[Li
     return [Line(line | {"bar": [1.0, 1.2], "pass": True})], ["a note"]
 
 
-def make_energy_lines(folder: Path, recording: Any, seed: int) -> tuple[list[Line], dict[str, Any]]:
-    line = Line({"recording": recording.name, "prediction": "ekc", "times_better": 11.0, "pass": True})
-    return [line], {"recording": recording.name, "rows": 0}
+def make_energy_lines(recording: Any, *arguments: object) -> list[Line]:
+    return [Line({"recording": recording.name, "prediction": "ekc", "times_better": 11.0, "pass": True})]
 
 
 def make_emulator_result(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
@@ -166,6 +169,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
             "measure_recording": make_energy_lines,
             "read_kernels": lambda *arguments: None,
             "measure_few_rows": lambda *arguments: [],
+            "measure_noise": lambda name, *arguments: {"recording": name, "rows": 0},
         },
         "hotspot A4000 energy",
         True,
@@ -225,7 +229,6 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         "4.50",
         True,
     ),
-    "search.split_k": (("--only", "MV"), {"measure_operator": make_line}, "MV 64x65536", True),
     "search.time_budget": (
         ("--only", "MM 1024", "--seeds", "1", "--budget", "5"),
         {"tune": make_budget_run},

@@ -129,18 +129,6 @@ def test_best_of_many_rows_is_found_within_seconds(run: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_search_without_split_sums_has_fewer_structures(run: Run) -> None:
-    options = ("--only", "MV", "--trials", "4", "--seed", "1")
-    text, figures = run("search.split_k", *options)
-    assert "a100 (simulated)" in text
-    (line,) = figures["lines"]
-    whole, both = line["structures"]
-    assert 0 < whole < both
-    assert line["ratio"] == pytest.approx(line["in_parts_s"] / line["whole_s"])
-    assert figures["pass"] == line["pass"] == (line["ratio"] <= 1)
-
-
-@pytest.mark.slow
 def test_kept_kernels_are_verified(run: Run) -> None:
     text, figures = run("search.tune_table", "--only", "MM 127x255x63", "--trials", "8")
     (line,) = figures["lines"]

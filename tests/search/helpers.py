@@ -214,7 +214,7 @@ def check_results(space: Space, population: Population, most: int) -> None:
 def find_refusals(space: Space, population: Population, row: int) -> list[Refusal]:
     """The refusals of the rules that one genome breaks."""
     values = space.get_hole_values(population, row)
-    program = space.evaluator.structures.build_program(int(population.structure[row]), values)
+    program = space.evaluator.build_program(int(population.structure[row]), values)
     explained = (check.explain() for check in iterate_checks(program, space.limits))
     return [refusal for refusal in explained if refusal is not None]
 
@@ -230,7 +230,7 @@ def check_quantities(space: Space, population: Population) -> None:
 
 def rules_broken(name: str, population: Population) -> Iterator[RuleViolation]:
     """Every rule that some genomes of a space break, and which."""
-    yield from space(name).evaluator.find_violations(population)
+    yield from space(name).find_violations(population)
 
 
 # Measured kernels

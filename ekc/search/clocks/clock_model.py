@@ -231,30 +231,21 @@ class ClockModel:
         stds: tuple[float, float],
     ) -> _ResidualProcess:
         kernels = np.array([r.kernel for r in readings])
-        columns = np.array([self._find_nearest(r.clock_mhz) for r in readings])
-        observed = _Observations(
-            kernels, columns, np.array(residuals), np.maximum(errors, CLOCK_MODEL.min_error)
-        )
-        return _ResidualProcess(observed, np.log(self._clocks), self._columns, *stds)
-
-
-@dataclass(frozen=True)
-class _Observations:
-    """Residuals of the physical curve, with the kernel and the index of the clock of each."""
-
-    kernels: NDArray[np.intp]
-    columns: NDArray[np.intp]
-    residuals: Array
-    errors: Array
+        clocks = np.array([self._find_nearest(r.clock_mhz) for r in readings])
+        observed = np.array(residuals), np.maximum(errors, CLOCK_MODEL.min_error)
+        return _ResidualProcess((kernels, clocks), *observed, np.log(self._clocks), self._columns, *stds)
 
 
 class _ResidualProcess:
     """Gaussian process of residuals over clocks: a shared part and one of each kernel. `columns[kernel,
-    clock]`: index of the clock at each point."""
+    clock]`: index of the clock at each point. `places`: kernel, and index of the clock, of each observed
+    residual."""
 
     def __init__(
         self,
-        observed: _Observations,
+        places: tuple[NDArray[np.intp], NDArray[np.intp]],
+        residuals: Array,
+        errors: Array,
         log_clocks: Array,
         columns: NDArray[np.intp],
         shared_std: float,
@@ -262,10 +253,10 @@ class _ResidualProcess:
     ) -> None:
         distance = np.subtract.outer(log_clocks, log_clocks) / CLOCK_MODEL.length_log_clock
         self._similarity = np.exp(-0.5 * distance**2)
-        self._observed, self._columns = observed, columns
+        self._places, self._residuals, self._errors, self._columns = places, residuals, errors, columns
         self._shared_std, self._own_std = shared_std, own_std
-        covariance = self._compute_cross(observed.kernels, observed.columns) + np.diag(observed.errors**2)
-        self._process = GaussianProcess(covariance, observed.residuals)
+        covariance = self._compute_cross(*places) + np.diag(errors**2)
+        self._process = GaussianProcess(covariance, residuals)
         kernels = np.arange(len(columns))[:, np.newaxis]
         self._cross = self._compute_cross(kernels, columns).reshape(columns.size, -1)
 
@@ -282,17 +273,17 @@ class _ResidualProcess:
         root = np.linalg.cholesky(self._similarity + 1e-9 * np.eye(clocks))
         shared = self._shared_std * random.standard_normal((count, 1, clocks)) @ root.T
         own = self._own_std * random.standard_normal((count, kernels, clocks)) @ root.T
-        prior, seen = shared + own, self._observed
-        noise = seen.errors * random.standard_normal((count, len(seen.errors)))
-        missed = seen.residuals - prior[:, seen.kernels, seen.columns] - noise
+        prior, (seen_kernels, seen_clocks) = shared + own, self._places
+        noise = self._errors * random.standard_normal((count, len(self._errors)))
+        missed = self._residuals - prior[:, seen_kernels, seen_clocks] - noise
         here = np.take_along_axis(prior, np.broadcast_to(self._columns, prior.shape), axis=2)
         return self._process.move_draws(here.reshape(count, -1), missed, self._cross).reshape(here.shape)
 
     def _compute_cross(self, kernels: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
         """Covariance of points with the observations: the shape of the points, and a last axis of these."""
-        seen = self._observed
-        same = kernels[..., np.newaxis] == seen.kernels
-        similar = self._similarity[columns][..., seen.columns]
+        seen_kernels, seen_clocks = self._places
+        same = kernels[..., np.newaxis] == seen_kernels
+        similar = self._similarity[columns][..., seen_clocks]
         return np.asarray(similar * (self._shared_std**2 + self._own_std**2 * same))
 
 

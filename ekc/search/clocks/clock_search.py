@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.statistics import NORMAL_QUANTILE_95, Interval, MeasuredValue
+from ekc.gaussian_process import Array
 from ekc.search.clocks.choose import (
     ClockChoice,
     KernelFront,
@@ -31,7 +32,6 @@ from ekc.search.clocks.choose import (
 from ekc.search.clocks.clock_model import ClockModel, ClockPrediction, ClockReading
 from ekc.search.data.defaults import CLOCK_MODEL, CLOCK_SEARCH
 
-Array = NDArray[np.float64]
 FAILED_FACTOR = 1e9
 """Factor on time and energy at a clock that failed: no plan has it."""
 

@@ -141,7 +141,22 @@ class ClockPlan:
     @classmethod
     def from_json(cls, value: Any) -> ClockPlan:
         """The plan of plain JSON values. Raises `InvalidInput` for others, in one line."""
-        return _parse_plan(value)
+        if not isinstance(value, dict) or value.get("kind") != KIND:
+            raise InvalidInput(
+                f'no clock plan: "kind" must be {KIND!r}; `ekc tune --clocks search` writes one'
+            )
+        if value.get("schema") != SCHEMA:
+            raise InvalidInput(
+                f"a clock plan of schema {format_value(value.get('schema'))}; this ekc reads {SCHEMA}"
+            )
+        try:
+            plan = _build_plan(value)
+        except KeyError as problem:
+            raise InvalidInput(f"the clock plan lacks {problem}") from problem
+        except (TypeError, AttributeError) as problem:
+            raise InvalidInput(f"the clock plan has a part of another form ({problem})") from problem
+        _check_plan(plan)
+        return plan
 
     @classmethod
     def read(cls, file: str | Path) -> ClockPlan:
@@ -153,44 +168,46 @@ class ClockPlan:
         except ValueError as problem:
             raise InvalidInput(f"plan {file}: no JSON ({problem})") from problem
         try:
-            return _parse_plan(value)
+            return cls.from_json(value)
         except InvalidInput as problem:
             raise InvalidInput(f"plan {file}: {problem}") from None
 
     def summary(self) -> str:
         """The plan as text: the clock, what each way of choosing saves, layers, front and phases."""
-        return _format_plan(self)
+        choice = "\n".join(textwrap.wrap(self.describe_choice(), TABLE_WIDTH))
+        parts = [choice, "", _format_savings(self)]
+        if len(self.layers) > 1:
+            parts += ["", _format_layers(self)]
+        if self.front:
+            parts += ["", _format_front(self)]
+        parts += [""] * bool(self.phases) + list(self.list_advice())
+        return "\n".join(parts)
 
     def describe_choice(self) -> str:
         """One sentence: the clock, the limit on the time, and the time expected."""
-        return _describe_choice(self)
+        simulated = " (simulated)" if self.simulated else ""
+        first, is_single = self.layers[0], len(self.layers) == 1
+        kernel = f", kernel {first.schedule} ({first.role})" if is_single else ""
+        limit = f"at most {100 * self.max_slowdown:g}% more time than the fastest at {self.default_mhz} MHz"
+        words = f"Clock plan for {self.device}{simulated}: {self.clock_mhz} MHz{kernel}; {limit}; "
+        words += f"{_format_share(self.slowdown)} expected"
+        if self.gap >= 0.0005 and not is_single:
+            words += f"; another choice of kernels would save {100 * self.gap:.1f}% more at most"
+        return words
 
     def list_advice(self) -> tuple[str, ...]:
         """A sentence for each phase of the model, where there are several."""
-        return tuple(_describe_phase(self, number) for number in range(len(self.phases)))
+        return tuple(
+            f"{advice.phase} alone: {advice.clock_mhz} MHz would save {100 * advice.saving:z.1f}% at "
+            f"{_format_share(advice.slowdown)} time (advice: this plan has one clock)"
+            for advice in self.phases
+        )
 
     def list_layers_by_saving(self) -> tuple[tuple[PlannedLayer, float], ...]:
         """Each layer with the share of the model's energy that it saves, the one that saves most first."""
         reference_j = self.energy_j.value / max(1e-12, 1.0 - self.savings.together.value)
         ranked = sorted(self.layers, key=lambda layer: -layer.saved_j)
         return tuple((layer, layer.saved_j / reference_j) for layer in ranked)
-
-
-def _parse_plan(value: Any) -> ClockPlan:
-    if not isinstance(value, dict) or value.get("kind") != KIND:
-        raise InvalidInput(f'no clock plan: "kind" must be {KIND!r}; `ekc tune --clocks search` writes one')
-    if value.get("schema") != SCHEMA:
-        raise InvalidInput(
-            f"a clock plan of schema {format_value(value.get('schema'))}; this ekc reads {SCHEMA}"
-        )
-    try:
-        plan = _build_plan(value)
-    except KeyError as problem:
-        raise InvalidInput(f"the clock plan lacks {problem}") from problem
-    except (TypeError, AttributeError) as problem:
-        raise InvalidInput(f"the clock plan has a part of another form ({problem})") from problem
-    _check_plan(plan)
-    return plan
 
 
 def _build_plan(value: Mapping[str, Any]) -> ClockPlan:
@@ -233,28 +250,6 @@ def _check_plan(plan: ClockPlan) -> None:
             raise InvalidInput(f"{name}: {format_value(share)} is no finite number")
 
 
-def _format_plan(plan: ClockPlan) -> str:
-    """Format a plan. Savings are shares of the energy of the fastest kernels at the default clock."""
-    parts = ["\n".join(textwrap.wrap(_describe_choice(plan), TABLE_WIDTH)), "", _format_savings(plan)]
-    if len(plan.layers) > 1:
-        parts += ["", _format_layers(plan)]
-    if plan.front:
-        parts += ["", _format_front(plan)]
-    parts += [""] * bool(plan.phases) + list(plan.list_advice())
-    return "\n".join(parts)
-
-
-def _describe_choice(plan: ClockPlan) -> str:
-    simulated = " (simulated)" if plan.simulated else ""
-    kernel = f", kernel {plan.layers[0].schedule} ({plan.layers[0].role})" if len(plan.layers) == 1 else ""
-    limit = f"at most {100 * plan.max_slowdown:g}% more time than the fastest at {plan.default_mhz} MHz"
-    words = f"Clock plan for {plan.device}{simulated}: {plan.clock_mhz} MHz{kernel}; {limit}; "
-    words += f"{_format_share(plan.slowdown)} expected"
-    if plan.gap >= 0.0005 and len(plan.layers) > 1:
-        words += f"; another choice of kernels would save {100 * plan.gap:.1f}% more at most"
-    return words
-
-
 def _format_savings(plan: ClockPlan) -> str:
     title = "Energy saved against the fastest kernels at the default clock, 95% intervals"
     if plan.simulated:
@@ -295,12 +290,4 @@ def _format_front(plan: ClockPlan) -> str:
     ]
     return format_table(
         ("more time allowed", "clock [MHz]", "time", "saved"), rows, "Plans within other limits"
-    )
-
-
-def _describe_phase(plan: ClockPlan, number: int) -> str:
-    advice = plan.phases[number]
-    return (
-        f"{advice.phase} alone: {advice.clock_mhz} MHz would save {100 * advice.saving:z.1f}% at "
-        f"{_format_share(advice.slowdown)} time (advice: this plan has one clock)"
     )

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import Peaks
-from ekc.gaussian_process import log_expected_improvement
+from ekc.gaussian_process import Array, log_expected_improvement
 from ekc.ir.operator import Operator
 from ekc.search.cost_model.features import ModelInputCache
 from ekc.search.cost_model.learner import Learner
@@ -34,8 +34,6 @@ from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.data.result import compute_min_latency_s
 from ekc.search.data.selection import compute_objective
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,13 +103,11 @@ class FeatureProcess:
     _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
     """[rows, features]: the rows learned from, over the standard deviations of the features."""
 
+    @one_blas_thread()
     def fit(self, rows: Array, targets: Array, groups: NDArray[np.int64] | None = None) -> None:
         """Learn from `rows[n, d]` and `targets[n]` (lower is better), n at least 2, of `groups[n]` (by
         default all of group 0). Earlier rows are forgotten."""
-        with one_blas_thread():
-            self._fit(rows, targets, np.zeros(len(rows), np.int64) if groups is None else groups)
-
-    def _fit(self, rows: Array, targets: Array, groups: NDArray[np.int64]) -> None:
+        groups = np.zeros(len(rows), np.int64) if groups is None else groups
         own = np.flatnonzero(groups == 0)
         own = own[select_training_rows(targets[own], GAUSSIAN_PROCESS.max_rows)]
         kept = np.concatenate([own, np.flatnonzero(groups)])
@@ -134,6 +132,7 @@ class FeatureProcess:
         """[d, n]: minus twice the rows, in length scales."""
         self._squared_norms = np.square(scaled).sum(axis=1).astype(np.float32)
 
+    @one_blas_thread()
     def predict(self, rows: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the target at each row."""
         mean, explained = np.empty(len(rows)), np.empty(len(rows))
@@ -145,8 +144,7 @@ class FeatureProcess:
             mean[chunk] = self._process.predict_mean(across)
             explained[chunk] = self._process.compute_explained_variance(across)
 
-        with one_blas_thread():
-            list(_get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
+        list(_get_prediction_pool().map(predict_chunk, range(0, len(rows), chunk_rows)))
         variance = np.maximum(math.exp(self._theta[-2]) - explained, 1e-9)
         return mean * self._target_std + self._target_mean, np.sqrt(variance) * self._target_std
 
@@ -155,17 +153,17 @@ class FeatureProcess:
         """Whether it has learned from any rows."""
         return len(self._rows) > 0
 
+    @one_blas_thread()
     def predict_correlation(self, rows: Array) -> Array:
         """[rows, rows]: correlation of future measurements at each pair of rows, given the learned rows,
         noise included. Before the first fit: with the length scales of the prior, in standard deviations of
         these rows."""
-        with one_blas_thread():
-            theta = self._theta if self.is_fitted else _make_initial_theta(rows.shape[1])
-            scaled = rows / (self._feature_std if self.is_fitted else _compute_feature_std(rows))
-            covariance = _compute_covariance(scaled, scaled, theta)[0]
-            if self.is_fitted:
-                across = self._compute_cross_covariance(rows).astype(np.float64)
-                covariance -= self._process.compute_explained_covariance(across, across)
+        theta = self._theta if self.is_fitted else _make_initial_theta(rows.shape[1])
+        scaled = rows / (self._feature_std if self.is_fitted else _compute_feature_std(rows))
+        covariance = _compute_covariance(scaled, scaled, theta)[0]
+        if self.is_fitted:
+            across = self._compute_cross_covariance(rows).astype(np.float64)
+            covariance -= self._process.compute_explained_covariance(across, across)
         diagonal = np.diag_indices(len(rows))
         covariance[diagonal] = np.maximum(covariance[diagonal], 0.0) + _noise_variance(theta)
         std = np.sqrt(covariance[diagonal])

@@ -6,20 +6,37 @@ the search of a model the process also learns from the rows of other layers: the
 for similar schedules of any layer, as it does not model bank conflicts, for example. The layers share logs of
 figure over prior, each relative to the median of its layer, since a factor that all schedules of a layer have
 in common does not carry over, and does not change their order.
+
+The spill model has the probability that a kernel needs no more registers than it can have. The registers of
+a kernel are estimated before it is compiled, and the rule "registers" refuses schedules that need too many.
+Near the limit the estimate errs, and a kernel that spills is four to three hundred times slower than
+expected. Such a latency is not used to learn other latencies: it made the surrogate uncertain about all
+similar kernels, and uncertainty scores high, so that a search spent its trials on more of them. Instead the
+model learns registers needed, as ptxas reports them, over registers estimated. The acquisition multiplies the
+expected improvement by the probability (constrained expected improvement: Gardner and others, 2014).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.codegen.compiled import Resources
+from ekc.gaussian_process import Array, normal_cdf
+from ekc.ir.hardware.memory import WARP
+from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.feature_process import FeatureProcess
-from ekc.search.cost_model.xgboost_model import ResidualModel, select_training_rows
-from ekc.search.data.defaults import PEERS, SURROGATE
-
-Array = NDArray[np.float64]
+from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
+from ekc.search.cost_model.xgboost_model import (
+    predict_with_residual_trees,
+    select_training_rows,
+    train_residual_trees,
+)
+from ekc.search.data.defaults import PEERS, SPILLS, SURROGATE
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +100,7 @@ class Surrogate:
     """Log distance above the larger of median residual and best figure, from which on residuals are clipped.
     A search only needs to know the good figures, so it uses a small one."""
     gaussian_process: FeatureProcess = field(default_factory=FeatureProcess)
-    _trees: ResidualModel | None = None
+    _trees: Any = None
     _rows: list[NDArray[np.float32]] = field(default_factory=list)
     _priors: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
@@ -110,7 +127,9 @@ class Surrogate:
         self._values.extend(values.tolist())
         self._objective_values.extend((values if objective_values is None else objective_values).tolist())
         if self.tree_share and self.is_ready:
-            self._train_trees(np.array(self._priors) * np.exp(self._compute_residuals()))
+            priors, objectives = np.array(self._priors), _replace_failures(self._objective_values)
+            figures = priors * np.exp(self._compute_residuals())
+            self._trees = train_residual_trees(np.stack(self._rows), priors, figures, objectives, self.seed)
         if self._peers is not None:
             self._peers.publish(self._place, self._center_rows())
         elif self.is_ready:
@@ -145,13 +164,6 @@ class Surrogate:
             return np.zeros(0)
         return _clip_residuals(np.array(self._priors), _replace_failures(self._values), self.residual_clip)
 
-    def _train_trees(self, figures: Array) -> None:
-        objective = _replace_failures(self._objective_values)
-        self._trees = ResidualModel(self.seed)
-        for row, *numbers in zip(self._rows, self._priors, figures.tolist(), objective.tolist(), strict=True):
-            self._trees.add_row(row, *numbers)
-        self._trees.fit()
-
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
         self._learn_from_peers()
@@ -161,7 +173,7 @@ class Surrogate:
         mean = residual + np.log(priors) + self._level
         if self._trees is None:
             return mean, std
-        distance = np.log(self._trees.predict(rows, priors)) - mean
+        distance = np.log(predict_with_residual_trees(self._trees, rows, priors)) - mean
         return mean + self.tree_share * distance, np.sqrt(std**2 + (distance / 2) ** 2)
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
@@ -185,3 +197,58 @@ def _clip_residuals(priors: Array, values: Array, residual_clip: float) -> Array
     start = np.maximum(np.median(residuals), best) + residual_clip
     excess = np.maximum(residuals - start, 0.0)
     return np.asarray(np.minimum(residuals, start) + residual_clip * np.log1p(excess / residual_clip))
+
+
+REGISTER_ALLOCATION_UNIT = 8
+"""Registers per thread are allocated in multiples of this."""
+
+
+def has_spilled(resources: Sequence[Resources]) -> bool:
+    """Whether any launch spills registers to memory."""
+    return any(r.stack_bytes > SPILLS.stack_bytes for r in resources)
+
+
+def count_needed_registers(resources: Sequence[Resources]) -> float:
+    """Registers per thread of the largest launch: those it has, and its stack in registers."""
+    return max(r.registers + r.stack_bytes / 4 for r in resources)
+
+
+class SpillModel:
+    """Model of the registers needed over the registers estimated, on a device with these limits."""
+
+    def __init__(self, limits: LaunchLimits) -> None:
+        self._limits = limits
+        self._surrogate = Surrogate()
+        self._max_log_error = 0.0
+        """Largest log of registers needed over estimated so far."""
+
+    def learn(self, rows: NDArray[np.float32], resources: Sequence[Sequence[Resources]]) -> None:
+        """Learn from the feature rows of compiled kernels, and the resources that ptxas reported for each."""
+        estimated = _decode_count(rows, REGISTERS_COLUMN)
+        needed = np.array([count_needed_registers(r) for r in resources])
+        self._max_log_error = max(self._max_log_error, float(np.log(needed / estimated).max()))
+        self._surrogate.learn(rows, estimated, needed)
+
+    def predict_log_feasibility(self, rows: NDArray[np.float32]) -> Array:
+        """Log of the probability that each kernel does not spill. 0 if no estimate was ever wrong by the
+        distance to the limit, and for all kernels before enough were compiled."""
+        log = np.zeros(len(rows))
+        estimated = np.log(_decode_count(rows, REGISTERS_COLUMN))
+        budget = np.log(self._find_register_budget(rows))
+        near = np.flatnonzero(estimated + self._max_log_error > budget)
+        if self._surrogate.is_ready and len(near):
+            mean, std = self._surrogate.predict(rows[near], np.exp(estimated[near]))
+            log[near] = np.log(np.maximum(normal_cdf((budget[near] - mean) / std), SPILLS.min_feasibility))
+        return log
+
+    def _find_register_budget(self, rows: NDArray[np.float32]) -> Array:
+        """Registers per thread that a kernel may need without a spill."""
+        threads = np.ceil(_decode_count(rows, THREADS_COLUMN) / WARP) * WARP
+        units = np.floor(self._limits.registers_per_sm / threads / REGISTER_ALLOCATION_UNIT)
+        per_thread = np.minimum(units * REGISTER_ALLOCATION_UNIT, self._limits.registers_per_thread)
+        return np.asarray(per_thread + SPILLS.stack_bytes / 4)
+
+
+def _decode_count(rows: NDArray[np.float32], column: int) -> Array:
+    """The count of a feature column log2(1 + count)."""
+    return np.asarray(np.exp2(rows[:, column].astype(np.float64)) - 1.0)

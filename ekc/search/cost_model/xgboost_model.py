@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.forks import hold_forks
-from ekc.search.data.defaults import BOOSTED_TREES, SURROGATE
+from ekc.search.data.defaults import BOOSTED_TREES
 
 _SINGLE_THREAD = {"nthread": 1}
 
@@ -64,64 +63,37 @@ def _import_xgboost() -> Any:
     return xgboost
 
 
-@dataclass
-class ResidualModel:
-    """Predicts prior * exp(trees(features)). Deterministic for given rows and seed."""
+def train_residual_trees(
+    rows: NDArray[np.float32],
+    priors: NDArray[np.float64],
+    values: NDArray[np.float64],
+    objective_values: NDArray[np.float64],
+    seed: int,
+) -> Any:
+    """Train trees on the log of value over prior. `objective_values`, such as energies or latencies, set the
+    weights of the rows: one of twice the best objective has weight 2**-sharpness. Deterministic."""
+    targets = np.log(values / priors)
+    weight = compute_weights(objective_values, BOOSTED_TREES.sharpness)
+    parameters = {
+        "objective": "reg:squarederror",
+        "max_depth": BOOSTED_TREES.max_depth,
+        "eta": BOOSTED_TREES.eta,
+        "min_child_weight": BOOSTED_TREES.min_child_weight,
+        "lambda": BOOSTED_TREES.l2_penalty,
+        "subsample": BOOSTED_TREES.subsample,
+        "colsample_bytree": BOOSTED_TREES.colsample_bytree,
+        "tree_method": "hist",
+        "seed": seed,
+        "base_score": float(np.average(targets, weights=weight)),
+    }
+    return train_trees(parameters, rows, targets, BOOSTED_TREES.boosting_rounds, weight)
 
-    seed: int
-    sharpness: float = BOOSTED_TREES.sharpness
-    """A row of twice the best objective has weight 2**-sharpness."""
-    _rows: list[NDArray[np.float32]] = field(default_factory=list)
-    _priors: list[float] = field(default_factory=list)
-    _values: list[float] = field(default_factory=list)
-    _objective_values: list[float] = field(default_factory=list)
-    _booster: Any = None
 
-    @property
-    def row_count(self) -> int:
-        """Number of rows that it has learned from."""
-        return len(self._values)
-
-    def add_row(self, row: NDArray[np.float32], prior: float, value: float, objective_value: float) -> None:
-        """Add a measured kernel. `objective_value`, such as its energy or latency, sets the weight of the
-        row."""
-        self._rows.append(row)
-        self._priors.append(prior)
-        self._values.append(value)
-        self._objective_values.append(objective_value)
-
-    def fit(self) -> None:
-        """Learn from all rows. With few rows, `predict` uses only a common factor."""
-        if self.row_count < SURROGATE.min_rows:
-            return
-        targets = self._compute_targets()
-        weight = compute_weights(np.array(self._objective_values), self.sharpness)
-        parameters = {
-            "objective": "reg:squarederror",
-            "max_depth": BOOSTED_TREES.max_depth,
-            "eta": BOOSTED_TREES.eta,
-            "min_child_weight": BOOSTED_TREES.min_child_weight,
-            "lambda": BOOSTED_TREES.l2_penalty,
-            "subsample": BOOSTED_TREES.subsample,
-            "colsample_bytree": BOOSTED_TREES.colsample_bytree,
-            "tree_method": "hist",
-            "seed": self.seed,
-            "base_score": float(np.average(targets, weights=weight)),
-        }
-        self._booster = train_trees(
-            parameters, np.stack(self._rows), targets, BOOSTED_TREES.boosting_rounds, weight
-        )
-
-    def _compute_targets(self) -> NDArray[np.float64]:
-        """Log of value over prior of each row."""
-        return np.asarray(np.log(np.array(self._values) / np.array(self._priors)))
-
-    def predict(self, rows: NDArray[np.float32], prior: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Predicted values of feature rows. Without trees: the prior times the median factor of the rows."""
-        if self._booster is None:
-            scale = float(np.exp(np.median(self._compute_targets()))) if self.row_count else 1.0
-            return prior * scale
-        return np.asarray(prior * np.exp(predict_values(self._booster, rows).astype(np.float64)))
+def predict_with_residual_trees(
+    booster: Any, rows: NDArray[np.float32], priors: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Predict the values of rows: prior * exp(trees)."""
+    return np.asarray(priors * np.exp(predict_values(booster, rows).astype(np.float64)))
 
 
 def compute_weights(objective_values: NDArray[np.float64], sharpness: float) -> NDArray[np.float64]:

@@ -259,7 +259,7 @@ TENSOR_CORES = TensorCoreSettings()
 
 @dataclass(frozen=True)
 class SplitKSettings:
-    """Sums cut over blocks (`sketches/split_k.py`)."""
+    """Sums cut over blocks (`sketches/rewritten_operators.py`)."""
 
     tile_outputs: int = 64 * 64
     """Outputs that one multiprocessor computes at a time where outputs share their reads."""
@@ -417,7 +417,7 @@ POWER_MODEL = PowerModelSettings()
 
 @dataclass(frozen=True)
 class SpillSettings:
-    """The spill model (`cost_model/spill_model.py`)."""
+    """The spill model (`cost_model/surrogate.py`)."""
 
     stack_bytes: int = 64
     """Bytes of stack above which a kernel counts as spilled. ptxas uses a few bytes for other reasons."""
@@ -430,7 +430,7 @@ SPILLS = SpillSettings()
 
 @dataclass(frozen=True)
 class MeteringSettings:
-    """The share of metered kernels (`cost_model/metering_policy.py`)."""
+    """The share of metered kernels (`cost_model/learner.py`)."""
 
     share: float = 0.09
     """Metered kernels per timed kernel, without the finals, which meter about four more. As many as a share

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.errors import DeviceError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.clocks.choose import KernelFront, ModelFronts
+from ekc.search.clocks.choose import KernelFront, ModelFronts, make_plan
 from ekc.search.clocks.clock_model import ClockReading
 from ekc.search.clocks.clock_search import (
     ClockBoard,
@@ -27,7 +28,6 @@ from ekc.search.clocks.clock_search import (
     ClockSearch,
     make_reading,
 )
-from ekc.search.clocks.make_plan import make_plan
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.defaults import CLOCK_SEARCH, MEASURING
 from ekc.search.data.result import TuningData, estimate_metering_s
@@ -88,7 +88,12 @@ class ClockStage:
     note: str = field(default="", init=False)
     """Why clocks were not searched, or what failed first at one of them; "" where nothing did."""
     search: ClockSearch | None = field(default=None, init=False)
+    _kept: list[tuple[Trial, ...]] = field(default_factory=list, init=False)
+    """Kept trials of each layer."""
+    _measurers: dict[int, Measurer] = field(default_factory=dict, init=False)
+    """Measurers at other clocks than the default, by MHz."""
     _metering_s_before: float = field(default=0.0, init=False)
+    _max_metering_s: float = field(default=math.inf, init=False)
 
     @property
     def metering_s(self) -> float:
@@ -98,9 +103,9 @@ class ClockStage:
     def run(self) -> None:
         """Search clocks, if they can be set. At most `metered_share` of the run's metered seconds is used, or
         `min_meterings` meterings."""
-        self._metering_s_before = self.measurer.cost.metering_s
+        spent_s = self._metering_s_before = self.measurer.cost.metering_s
         clocks = self.measurer.device.clocks()
-        kept = [layer.keep_trials() for layer in self.layers]
+        kept = self._kept = [layer.keep_trials() for layer in self.layers]
         if not clocks.mhz:
             self.note = f"not searched: {clocks.reason}"
             return
@@ -110,11 +115,58 @@ class ClockStage:
         layers = tuple(
             self._make_layer(layer, trials) for layer, trials in zip(self.layers, kept, strict=True)
         )
-        meter = _StoreMeter(self, [[t.schedule for t in trials] for trials in kept])
         board = self._make_board(clocks.mhz, kept)
-        self.search = ClockSearch(layers, board, meter, self.max_slowdown, self.seed)
-        meter.limit_share()
+        self.search = ClockSearch(layers, board, self, self.max_slowdown, self.seed)
+        least_s = CLOCK_SEARCH.min_meterings * estimate_metering_s(MEASURING.final_window_s)
+        share = CLOCK_SEARCH.metered_share
+        self._max_metering_s = spent_s + max(least_s, share / (1 - share) * spent_s)
         self.search.run()
+
+    def time(self, layer: int, kernel: int, mhz: int) -> ClockReading | None:
+        """See `ClockMeter`."""
+        schedule = self._kept[layer][kernel].schedule
+        timing = self._time(schedule, mhz, FIRST_CLOCK_REPEAT)
+        if timing is None:
+            return None
+        self.on_measured(schedule, timing, None)
+        return _make_clock_reading(timing)
+
+    def meter(self, layer: int, kernel: int, mhz: int, repeat: int) -> ClockReading | None:
+        """See `ClockMeter`."""
+        schedule, number = self._kept[layer][kernel].schedule, FIRST_CLOCK_REPEAT + repeat
+        timing = self._time(schedule, mhz, number)
+        if timing is None:
+            return None
+        get_kernel = partial(self.get_kernel, schedule)
+        metering = self._measurers[mhz].meter(schedule, get_kernel, MEASURING.final_window_s, number)
+        if isinstance(metering, MeasurementFailure):
+            self._add_note(mhz, metering.status)
+            return None
+        self.on_measured(schedule, timing, metering)
+        return _make_clock_reading(timing, metering)
+
+    def can_meter(self) -> bool:
+        """See `ClockMeter`."""
+        next_s = estimate_metering_s(MEASURING.final_window_s)
+        return self.measurer.cost.metering_s + next_s <= self._max_metering_s
+
+    def _time(self, schedule: Schedule, mhz: int, repeat: int) -> Timing | None:
+        """Time a schedule at a clock; None after a failure, which is noted."""
+        try:
+            if mhz not in self._measurers:
+                device = self.measurer.device.at_clock(mhz)
+                self._measurers[mhz] = Measurer(device, self.measurer.store, self.measurer.cost)
+        except DeviceError as problem:
+            self._add_note(mhz, f"device: {problem}")
+            return None
+        timing = self._measurers[mhz].time(schedule, partial(self.get_kernel, schedule), repeat)
+        if isinstance(timing, MeasurementFailure):
+            self._add_note(mhz, timing.status)
+            return None
+        return timing
+
+    def _add_note(self, mhz: int, reason: str) -> None:
+        self.note = self.note or f"at {mhz} MHz: {reason}"
 
     def make_fronts(self) -> ModelFronts | None:
         """The figures of all kernels over clocks; None where clocks were not searched."""
@@ -158,77 +210,6 @@ class ClockStage:
             ClockKernel(t.schedule.digest, layer.get_role(t), (_read_trial(t, idle_w),)) for t in trials
         )
         return ClockLayer(layer.name, layer.op.digest, dict(layer.calls), kernels)
-
-
-class _StoreMeter:
-    """Measures schedules at clocks, through the record store of a stage's measurer."""
-
-    def __init__(self, stage: ClockStage, schedules: list[list[Schedule]]) -> None:
-        self._stage, self._schedules = stage, schedules
-        self._measurers: dict[int, Measurer] = {}
-        self._max_metering_s = math.inf
-
-    def limit_share(self) -> None:
-        """Limit the metered seconds to a share of those of the whole run."""
-        spent_s, share = self._stage.measurer.cost.metering_s, CLOCK_SEARCH.metered_share
-        least_s = CLOCK_SEARCH.min_meterings * estimate_metering_s(MEASURING.final_window_s)
-        self._max_metering_s = spent_s + max(least_s, share / (1 - share) * spent_s)
-
-    def time(self, layer: int, kernel: int, mhz: int) -> ClockReading | None:
-        """See `ClockMeter`."""
-        schedule = self._schedules[layer][kernel]
-        timing = self._time(schedule, mhz, FIRST_CLOCK_REPEAT)
-        if timing is None:
-            return None
-        self._stage.on_measured(schedule, timing, None)
-        return _make_clock_reading(timing)
-
-    def meter(self, layer: int, kernel: int, mhz: int, repeat: int) -> ClockReading | None:
-        """See `ClockMeter`."""
-        schedule, number = self._schedules[layer][kernel], FIRST_CLOCK_REPEAT + repeat
-        timing = self._time(schedule, mhz, number)
-        if timing is None:
-            return None
-        get_kernel = self._get_kernel_later(schedule)
-        metering = self._measurers[mhz].meter(schedule, get_kernel, MEASURING.final_window_s, number)
-        if isinstance(metering, MeasurementFailure):
-            self._add_note(mhz, metering.status)
-            return None
-        self._stage.on_measured(schedule, timing, metering)
-        return _make_clock_reading(timing, metering)
-
-    def can_continue(self) -> bool:
-        """See `ClockMeter`."""
-        return self._stage.can_continue()
-
-    def can_meter(self) -> bool:
-        """See `ClockMeter`."""
-        next_s = estimate_metering_s(MEASURING.final_window_s)
-        return self._stage.measurer.cost.metering_s + next_s <= self._max_metering_s
-
-    def _get_kernel_later(self, schedule: Schedule) -> Callable[[], CompiledKernel]:
-        return lambda: self._stage.get_kernel(schedule)
-
-    def _time(self, schedule: Schedule, mhz: int, repeat: int) -> Timing | None:
-        try:
-            measurer = self._open_clock(mhz)
-        except DeviceError as problem:
-            self._add_note(mhz, f"device: {problem}")
-            return None
-        timing = measurer.time(schedule, self._get_kernel_later(schedule), repeat)
-        if isinstance(timing, MeasurementFailure):
-            self._add_note(mhz, timing.status)
-            return None
-        return timing
-
-    def _open_clock(self, mhz: int) -> Measurer:
-        if mhz not in self._measurers:
-            base = self._stage.measurer
-            self._measurers[mhz] = Measurer(base.device.at_clock(mhz), base.store, base.cost)
-        return self._measurers[mhz]
-
-    def _add_note(self, mhz: int, reason: str) -> None:
-        self._stage.note = self._stage.note or f"at {mhz} MHz: {reason}"
 
 
 def _make_clock_reading(timing: Timing, metering: Metering | None = None) -> ClockReading:

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from ekc.argument_checks import format_value
 from ekc.codegen import generate, nvrtc
@@ -35,29 +34,17 @@ saves about a tenth of a second a trial."""
 
 
 @dataclass(frozen=True)
-class ToolchainVersions:
-    """Versions of the programs that make a kernel of a schedule and collect its facts."""
-
-    nvrtc: str
-    """Version of NVRTC, such as "13.5", or "not installed"."""
-    generator: int
-    ekc: str
-
-    def __str__(self) -> str:
-        return f"NVRTC {self.nvrtc}, generator {self.generator}, ekc {self.ekc}"
-
-
-@dataclass(frozen=True)
 class CompileResult:
     """The result of a compile job. A worker with other versions returns the versions and its host only."""
 
-    versions: ToolchainVersions
+    versions: str
+    """Versions of the programs that make a kernel of a schedule and collect its facts."""
     host: str
     """Name of the worker's machine."""
     kernel: CompiledKernel | None = None
     error: Exception | None = None
 
-    def unwrap(self, local_versions: ToolchainVersions) -> CompiledKernel:
+    def unwrap(self, local_versions: str) -> CompiledKernel:
         """Return the kernel with its facts. Raises the exception of the compile, and `ToolchainError` if the
         worker has other versions than `local_versions`."""
         if self.versions != local_versions:
@@ -71,13 +58,13 @@ class CompileResult:
         return self.kernel
 
 
-def read_versions() -> ToolchainVersions:
-    """Read the versions of this process."""
+def read_versions() -> str:
+    """Read the versions of this process: `NVRTC 13.5, generator 6, ekc 0.1.0`."""
     try:
         compiler = nvrtc.version()
     except EkcError:
         compiler = "not installed"
-    return ToolchainVersions(compiler, generate.GENERATOR, __version__)
+    return f"NVRTC {compiler}, generator {generate.GENERATOR}, ekc {__version__}"
 
 
 def compile_schedule_json(schedule_json: str, arch: str, limits: LaunchLimits) -> CompiledKernel:
@@ -90,7 +77,7 @@ def run_compile_job(
     arch: str,
     limits: LaunchLimits,
     collect_facts: FactCollector | None,
-    required_versions: ToolchainVersions,
+    required_versions: str,
 ) -> CompileResult:
     """Compile a schedule given as JSON, and collect the facts that its device needs. If collecting them
     fails, the device collects them when it times the kernel and raises the error. A process with other
@@ -116,75 +103,6 @@ def _add_facts(kernel: CompiledKernel, collect_facts: FactCollector | None) -> C
         return kernel
 
 
-@dataclass
-class CompileJob:
-    """The compile of one schedule for one device: in an executor after `submit`, else in this thread."""
-
-    schedule: Schedule
-    device: Device
-    _future: Future[CompileResult] | None = None
-    _result: CompileResult | None = None
-
-    def submit(self, executor: Executor) -> None:
-        """Start compiling in the executor, and collecting the facts that the device needs. Raises
-        `BrokenExecutor` as the executor does, `ToolchainError` if it takes no jobs."""
-        device = self.device
-        arguments = self.schedule.to_json(), device.arch, device.limits, device.collect_facts, read_versions()
-        try:
-            future = executor.submit(run_compile_job, *arguments)
-        except BrokenExecutor:
-            raise
-        except Exception as problem:
-            raise ToolchainError(
-                f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
-            ) from problem
-        if not callable(getattr(future, "result", None)):
-            raise ToolchainError(
-                f"executor: its submit() returned {format_value(future)}, which has no result(); "
-                "give a concurrent.futures.Executor"
-            )
-        self._future = future
-
-    def wait(self, timeout_s: float | None) -> Exception | None:
-        """Wait for the worker, if the job was submitted. Returns why it will not answer, or None. That it
-        died, was stopped, or takes longer than the timeout is no error of this schedule: its kernel is then
-        compiled in this thread. Raises `ToolchainError` for a worker that cannot do the job."""
-        # A future of Dask keeps the result in the memory of a worker, so it is dropped here.
-        future, self._future = self._future, None
-        if future is None:
-            return None
-        try:
-            result = future.result(timeout_s)
-        except Exception as problem:
-            if _is_worker_loss(problem):
-                return problem
-            # `run_compile_job` itself raises nothing, so this worker could not call it.
-            raise ToolchainError(
-                f"executor: a worker did not answer ({_describe_error(problem)}); "
-                f"it needs {read_versions()}, as this process has"
-            ) from problem
-        if not isinstance(result, CompileResult):
-            raise ToolchainError(
-                f"executor: a worker answered {format_value(result)}, which is no kernel; "
-                "submit(f, *x) must return a future whose result() is f(*x)"
-            )
-        self._result = result
-        return None
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether a worker answered."""
-        return self._result is not None
-
-    @cached_property
-    def kernel(self) -> CompiledKernel:
-        """The compiled kernel: of the worker after `wait`, else compiled in this thread. Raises the exception
-        of the compile, and `ToolchainError` if the worker has other versions than this process."""
-        if self._result is None:
-            return compile_schedule_json(self.schedule.to_json(), self.device.arch, self.device.limits)
-        return self._result.unwrap(read_versions())
-
-
 _DASK_LOSSES = {"KilledWorker", "NoValidWorkerError", "NoWorkerError", "CommClosedError"}
 """Errors of Dask, which need not be installed: a job whose workers died, one that no worker may take, and a
 lost connection. A lost scheduler cancels all jobs (`CancelledError`)."""
@@ -207,7 +125,8 @@ def _describe_loss(problem: Exception) -> str:
 
 @dataclass
 class KernelCompiler:
-    """The compile jobs of one run: a schedule is compiled once, when first requested or ahead.
+    """The compile jobs of one run: a schedule is compiled once, in an executor after `submit`, else in this
+    thread when its kernel is requested.
 
     A worker that dies costs no run: its kernel is compiled in this process, and so are all later ones if the
     executor died with it.
@@ -215,10 +134,11 @@ class KernelCompiler:
 
     executor: Executor
     device: Device
-    _jobs: dict[str, CompileJob] = field(default_factory=dict)
-    """Jobs by digest of their schedule."""
-    _has_answered: bool = False
-    """Whether a worker answered a job of this run."""
+    _futures: dict[str, Future[CompileResult]] = field(default_factory=dict)
+    """Jobs that were not waited for yet, by digest of their schedule."""
+    _results: dict[str, CompileResult] = field(default_factory=dict)
+    """Answers of workers."""
+    _kernels: dict[str, CompiledKernel] = field(default_factory=dict)
     _is_lost: bool = False
     """Whether the executor takes no more jobs of this run."""
 
@@ -228,24 +148,74 @@ class KernelCompiler:
         if self._is_lost:
             return
         try:
-            self._get_job(schedule).submit(self.executor)
+            self._futures[schedule.digest] = self._submit_job(schedule)
         except BrokenExecutor as problem:
             self._note_loss(problem)
         except ToolchainError as problem:
-            if not self._has_answered:
+            if not self._results:
                 raise
             self._note_loss(problem)
 
+    def _submit_job(self, schedule: Schedule) -> Future[CompileResult]:
+        """Start compiling, and collecting the facts that the device needs. Raises `BrokenExecutor` as the
+        executor does, `ToolchainError` if it takes no jobs."""
+        device = self.device
+        arguments = schedule.to_json(), device.arch, device.limits, device.collect_facts, read_versions()
+        try:
+            future = self.executor.submit(run_compile_job, *arguments)
+        except BrokenExecutor:
+            raise
+        except Exception as problem:
+            raise ToolchainError(
+                f"executor: it takes no jobs ({_describe_error(problem)}); give one that is open"
+            ) from problem
+        if not callable(getattr(future, "result", None)):
+            raise ToolchainError(
+                f"executor: its submit() returned {format_value(future)}, which has no result(); "
+                "give a concurrent.futures.Executor"
+            )
+        return future
+
     def get_kernel(self, schedule: Schedule) -> CompiledKernel:
-        """Return the kernel of a schedule. Raises as `CompileJob.wait` and `CompileJob.kernel`."""
-        job = self._get_job(schedule)
+        """Return the kernel of a schedule. Raises the exception of the compile, and `ToolchainError` for a
+        worker that cannot do the job or has other versions than this process."""
+        digest = schedule.digest
+        self._wait_for_worker(digest)
+        if digest not in self._kernels:
+            result = self._results.get(digest)
+            self._kernels[digest] = (
+                result.unwrap(read_versions())
+                if result
+                else compile_schedule_json(schedule.to_json(), self.device.arch, self.device.limits)
+            )
+        return self._kernels[digest]
+
+    def _wait_for_worker(self, digest: str) -> None:
+        """Wait for the worker, if a job was submitted. That it died, was stopped, or takes longer than the
+        timeout is no error of this schedule: its kernel is then compiled in this thread."""
+        # A future of Dask keeps the result in the memory of a worker, so it is dropped here.
+        future = self._futures.pop(digest, None)
+        if future is None:
+            return
         # A pool of ekc has a timeout of its own.
         timeout_s = None if isinstance(self.executor, WorkerThreads) else JOB_TIMEOUT_S
-        problem = job.wait(0.0 if self._is_lost else timeout_s)
-        if problem is not None:
-            self._note_loss(problem)
-        self._has_answered = self._has_answered or job.is_answered
-        return job.kernel
+        try:
+            result = future.result(0.0 if self._is_lost else timeout_s)
+        except Exception as problem:
+            if _is_worker_loss(problem):
+                self._note_loss(problem)
+                return
+            # `run_compile_job` itself raises nothing, so this worker could not call it.
+            raise ToolchainError(
+                f"executor: a worker did not answer ({_describe_error(problem)}); "
+                f"it needs {read_versions()}, as this process has"
+            ) from problem
+        if not isinstance(result, CompileResult):
+            raise ToolchainError(
+                f"executor: a worker answered {format_value(result)}, which is no kernel; "
+                "submit(f, *x) must return a future whose result() is f(*x)"
+            )
+        self._results[digest] = result
 
     def _note_loss(self, problem: Exception) -> None:
         """Warn of a lost worker. Other workers of Dask go on; any other executor is lost with it, but for a
@@ -259,9 +229,6 @@ class KernelCompiler:
             RuntimeWarning,
             stacklevel=1,
         )
-
-    def _get_job(self, schedule: Schedule) -> CompileJob:
-        return self._jobs.setdefault(schedule.digest, CompileJob(schedule, self.device))
 
 
 def _describe_error(problem: Exception) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,9 +29,9 @@ class StoppingRule:
     """Stops one search before a batch that is expected to cost more than it saves."""
 
     task: ScheduleTask
-    predicted_total: float = field(init=False)
+    predicted_total: float = STOPPING.initial_credit
     """Sum of predicted improvements of measured rounds, the initial credit included."""
-    achieved_total: float = field(init=False)
+    achieved_total: float = STOPPING.initial_credit
     """Sum of the improvements that they achieved."""
     _energy_before_j: float | None = None
     """Joules used before the first round, for the baseline."""
@@ -39,9 +39,6 @@ class StoppingRule:
     """Predicted improvement of the next round."""
     _pending: tuple[float, float] | None = None
     """(predicted improvement, best score before) of the batch that was accepted last."""
-
-    def __post_init__(self) -> None:
-        self.predicted_total = self.achieved_total = STOPPING.initial_credit
 
     def note_start(self) -> None:
         """Note that the first round comes now: what was measured before is no cost of a round."""

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
 from ekc.errors import EkcError
@@ -26,8 +23,6 @@ from ekc.search.data.population import Population, ScheduleSpace
 from ekc.search.loop.compile_job import KernelCompiler
 from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.loop.reporter import Reporter
-
-Array = NDArray[np.float64]
 
 
 class ScheduleTask:
@@ -123,7 +118,7 @@ class ScheduleTask:
                     break
                 self.candidates.append(c)
                 timed.append(c)
-                self._time_candidate(c)
+                self.time_candidate(c)
                 self.reporter.report("trial", c)
         self.learner.learn_latency([c for c in timed if c.ok])
         self._trials_since_metering += len(timed)
@@ -147,13 +142,15 @@ class ScheduleTask:
             self.learner.learn_energy(self.timed_candidates, round_number, self._meter_candidate)
         self._trials_since_metering = 0
 
-    def _time_candidate(self, candidate: Candidate) -> None:
+    def time_candidate(self, candidate: Candidate) -> bool:
+        """Time the kernel of a candidate; whether that succeeded."""
         schedule = candidate.schedule
         outcome = self.measurer.time(schedule, partial(self.compiler.get_kernel, schedule))
         if isinstance(outcome, MeasurementFailure):
             candidate.status = outcome.status
         else:
             candidate.timings.append(outcome)
+        return not isinstance(outcome, MeasurementFailure)
 
     def _meter_candidate(self, candidate: Candidate) -> bool:
         schedule = candidate.schedule

@@ -5,6 +5,7 @@ Legality of asynchronous copies (`cp.async`) into shared memory, for any tile si
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,12 +76,8 @@ class StructureBuilder:
         of both would not be contiguous."""
         self.steps: list[Step] = [*divide_steps]
         self.decisions: list[Decision] = []
-        self.block_loops: list[str] = []
-        self.vthread_loops: list[str] = []
-        self.thread_loops: list[str] = []
-        self.outer_loops: list[str] = []
-        self.inner_loops: list[str] = []
-        self.tile_loops: list[str] = []
+        self.loops: defaultdict[str, list[str]] = defaultdict(list)
+        """Role ("block", "vthread", "thread", "outer", "inner" or "tile") -> loops, outer first."""
         self.alignments: dict[str, int] = {}
         """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
 
@@ -128,16 +125,8 @@ class StructureBuilder:
 
     def assign_roles(self, **loops: str) -> None:
         """Record the role of each new loop: `assign_roles(block="i.0", thread="i.1")`."""
-        roles = {
-            "block": self.block_loops,
-            "vthread": self.vthread_loops,
-            "thread": self.thread_loops,
-            "outer": self.outer_loops,
-            "inner": self.inner_loops,
-            "tile": self.tile_loops,
-        }
         for role, loop in loops.items():
-            roles[role].append(loop)
+            self.loops[role].append(loop)
 
     def add_choice(self, name: str, values: tuple[int, ...]) -> Hole:
         """Add a decision for a single number; the hole that it fills."""
@@ -154,6 +143,14 @@ class StructureBuilder:
         self.decisions.append(decision)
         return Hole(decision.name)
 
+    def add_copy_width(self, tensor: str, order: tuple[int, ...], is_async: bool) -> Hole | int:
+        """Elements that one copy into shared memory moves; `order`: of the dimensions there. An asynchronous
+        copy that changes the order moves one."""
+        if order and is_async:
+            return 1
+        alignment = find_copy_alignment(self.op, tensor) if is_async else 1
+        return self.add_vector_width("vector" if alignment == 1 else "flight", tensor, alignment)
+
     def find_reader(self, tensor: str, at: str | None) -> str:
         """Output to name in a `CacheRead` outside all loops, where several computes read the tensor, or
         ""."""
@@ -167,9 +164,9 @@ class StructureBuilder:
     def cut_spatial(self, axis: Axis, is_reused: bool, is_last: bool) -> None:
         """Tile a spatial axis (rule 1). `is_reused`: some read does not depend on the axis."""
         if axis.name in self.uncut_axes and is_last:
-            self.tile_loops.append(axis.name)
+            self.loops["tile"].append(axis.name)
         elif self.is_block_axis(axis):
-            self.block_loops.append(axis.name)
+            self.loops["block"].append(axis.name)
         elif axis.name in self.short_group_axes:
             t, n = self.tile_axis(axis, {"tile": TILING.max_tile})
             self.assign_roles(thread=t, tile=n)
@@ -191,26 +188,22 @@ class StructureBuilder:
 
     def cut_reduction(self, axis: Axis) -> None:
         """Tile a reduction axis into an outer and an inner loop (rule 2)."""
-        if axis.extent == 1:
-            self.outer_loops.append(axis.name)
-            return
-        if axis.name in self.uncut_axes:
-            (self.inner_loops if axis.extent <= TILING.max_reduce else self.outer_loops).append(axis.name)
-            return
-        if axis.name in self.uncut_sum_axes:
-            self.outer_loops.append(axis.name)
-            return
-        outer, inner = self.tile_axis(axis, {"reduce": TILING.max_reduce})
-        self.assign_roles(outer=outer, inner=inner)
+        if axis.extent == 1 or axis.name in self.uncut_sum_axes:
+            self.loops["outer"].append(axis.name)
+        elif axis.name in self.uncut_axes:
+            self.loops["inner" if axis.extent <= TILING.max_reduce else "outer"].append(axis.name)
+        else:
+            outer, inner = self.tile_axis(axis, {"reduce": TILING.max_reduce})
+            self.assign_roles(outer=outer, inner=inner)
 
     def order_and_bind(self, lane_loops: tuple[str, ...] = ()) -> None:
         """Order the loops and bind them to blocks, threads and vthreads; `lane_loops` vary fastest."""
-        threads = (*self.thread_loops, *lane_loops)
-        serial = (*self.outer_loops, *self.inner_loops, *self.vthread_loops, *self.tile_loops)
-        self.steps.append(Reorder((*self.block_loops, *threads, *serial)))
-        self.steps += [Bind(x, "block.x") for x in self.block_loops]
+        threads = (*self.loops["thread"], *lane_loops)
+        serial = (*self.loops["outer"], *self.loops["inner"], *self.loops["vthread"], *self.loops["tile"])
+        self.steps.append(Reorder((*self.loops["block"], *threads, *serial)))
+        self.steps += [Bind(x, "block.x") for x in self.loops["block"]]
         self.steps += [Bind(x, "thread.x") for x in threads]
-        self.steps += [Bind(x, "vthread") for x in self.vthread_loops]
+        self.steps += [Bind(x, "vthread") for x in self.loops["vthread"]]
 
     def cache_results(self, vector: Hole | int | None = None) -> None:
         """Keep results in registers until they are complete, and fuse the epilogues there (rule 5).

@@ -16,12 +16,12 @@ name of an operator. The rules, in the order in which they apply:
  4  spread over lanes     here, `builder.py`         A reduction may be spread over the lanes of a warp.
  5  accumulate            `builder.py`               Results stay in registers until they are complete;
                                                      epilogues are fused into the same launch.
- 6  copy asynchronously   `async_copy.py`            The tiles of shared memory may come by `cp.async`.
+ 6  copy asynchronously   `builder.py`               The tiles of shared memory may come by `cp.async`.
  7  single launch         here                       A normalization computes its sums inside one launch.
  8  tensor cores          `tensor_cores.py`,         A sum of products may use `mma` or `wgmma`; output axes
-                          `fused_axes.py`            of one factor are fused first (implicit GEMM).
- 9  split-K               `split_k.py`               A long sum with few outputs is cut over blocks.
-10  pack                  `packing.py`               An input is copied first with the depth last.
+                                                     of one factor are fused first (implicit GEMM).
+ 9  split-K               `rewritten_operators.py`   A long sum with few outputs is cut over blocks.
+10  pack                  `rewritten_operators.py`   An input is copied first with the depth last.
 11  drop                  here, `builder.py`         Structures that no tile size makes legal are dropped.
 ==  ====================  =========================  =====================================================
 
@@ -61,14 +61,16 @@ from ekc.search.sketches.builder import (
     StructureBuilder,
     can_copy_async,
     find_axis_alignments,
-    find_copy_alignment,
     has_legal_member,
     is_buildable,
     list_vector_widths,
 )
 from ekc.search.sketches.divided_axes import divide_compute, find_groups, find_part_axes
-from ekc.search.sketches.packing import derive_packed
-from ekc.search.sketches.split_k import derive_split_k, rename_conflicting_decisions
+from ekc.search.sketches.rewritten_operators import (
+    derive_packed,
+    derive_split_k,
+    rename_conflicting_decisions,
+)
 from ekc.search.sketches.tensor_cores import derive_tensor_core, derive_warpgroup
 
 LANE_REGISTERS_NAME = "lanes registers"
@@ -257,12 +259,12 @@ def _build_tiled(
     _cut_axes(b)
     b.order_and_bind()
     b.cache_results()
-    at = b.outer_loops[-1] if b.outer_loops else None
+    at = b.loops["outer"][-1] if b.loops["outer"] else None
     # Without an inner loop, registers are filled once in every outer iteration.
-    inner_at = b.inner_loops[-1] if b.inner_loops else at
+    inner_at = b.loops["inner"][-1] if b.loops["inner"] else at
     for r in routes:
         if r.uses_shared:
-            vector = _add_copy_width(b, r) if is_async else b.add_vector_width("vector", r.tensor)
+            vector = b.add_copy_width(r.tensor, r.dimension_order, is_async)
             pad = b.add_choice(f"pad.{r.tensor}", TILING.pads)
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.dimension_order, pad))
     for r in routes:
@@ -280,14 +282,6 @@ def _build_tiled(
     return b.build(" ".join(map(str, routes)) + (" flying" if is_async else ""))
 
 
-def _add_copy_width(builder: StructureBuilder, route: StagingRoute) -> Hole | int:
-    """Elements that one asynchronous copy moves: one if the copy changes the dimension order."""
-    alignment = find_copy_alignment(builder.op, route.tensor)
-    if route.dimension_order:
-        return 1
-    return builder.add_vector_width("vector" if alignment == 1 else "flight", route.tensor, alignment)
-
-
 def _build_over_lanes(
     op: Operator,
     chain: ComputeChain,
@@ -302,7 +296,7 @@ def _build_over_lanes(
     column_lanes: tuple[str, ...] = ()
     for axis in b.compute.spatial_axes:
         if b.is_block_axis(axis):
-            b.block_loops.append(axis.name)
+            b.loops["block"].append(axis.name)
         elif axis is columns:
             block, thread, column_lane, tile = b.split_into_columns(axis)
             b.assign_roles(block=block, thread=thread, tile=tile)
@@ -316,8 +310,8 @@ def _build_over_lanes(
     outer, lane, vector = b.split_over_lanes(
         lane_axis, WARP_LANES // TILING.column_lanes if column_lanes else WARP_LANES
     )
-    b.outer_loops.append(outer)
-    b.inner_loops.append(vector)
+    b.loops["outer"].append(outer)
+    b.loops["inner"].append(vector)
     b.order_and_bind((lane, *column_lanes))
     b.cache_results()
     for tensor in registers:
@@ -369,7 +363,7 @@ def _build_single_launch(op: Operator, rows: set[str], staged: tuple[str, ...]) 
     vectors: tuple[int, ...] = ()
     for axis in last.spatial_axes:
         if axis.extent == 1:
-            b.block_loops.append(axis.name)
+            b.loops["block"].append(axis.name)
         elif axis.name in rows:
             block, thread = b.tile_axis(axis, {"thread": WARP_LANES}, "tile.rows")
             b.assign_roles(block=block, thread=thread)
@@ -379,9 +373,9 @@ def _build_single_launch(op: Operator, rows: set[str], staged: tuple[str, ...]) 
             )
             outer, thread, *tile = b.split_row(axis, vectors)
             b.assign_roles(outer=outer, thread=thread)
-            b.tile_loops += tile
+            b.loops["tile"] += tile
         else:
-            b.outer_loops.append(axis.name)
+            b.loops["outer"].append(axis.name)
     b.order_and_bind()
     width = Hole(b.decisions[-1].holes[-1]) if vectors else 1
     for tensor in staged:
@@ -390,9 +384,9 @@ def _build_single_launch(op: Operator, rows: set[str], staged: tuple[str, ...]) 
     warps = b.add_choice("warps", TILING.row_warps)
     b.steps += [ComputeAt(c.output.name, None, warps) for c in reversed(op.computes[:-1])]
     if vectors:
-        at = b.outer_loops[-1]
+        at = b.loops["outer"][-1]
         b.steps += [CacheRead(f"{tensor}.shared", "register", at, width) for tensor in staged]
-        b.steps.append(Vectorize(b.tile_loops[-1]))
+        b.steps.append(Vectorize(b.loops["tile"][-1]))
     return b.build("one launch" + "".join(f" {t}:shared" for t in staged))
 
 
@@ -411,5 +405,5 @@ def _cut_axes(builder: StructureBuilder) -> None:
 
 def _add_unroll(builder: StructureBuilder) -> None:
     """Unroll the innermost reduction loop by a decision."""
-    for loop in builder.inner_loops[-1:]:
+    for loop in builder.loops["inner"][-1:]:
         builder.steps.append(Unroll(loop, builder.add_choice("unroll", TILING.unroll_factors)))

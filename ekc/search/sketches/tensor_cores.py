@@ -3,7 +3,7 @@
 The roles of axes follow from the reads. Rows: an axis that only one factor has. Columns: an axis that only
 the other factor has, the contiguous axis of the output if possible. Depth: a reduction axis that both factors
 have. Other spatial axes run over blocks, other reduction axes outside the tiles. Where a factor has several
-axes of its own, structures with these axes fused come first (`fused_axes.py`).
+axes of its own, structures with these axes fused come first.
 
 `mma`: rows and columns are cut into warps, tiles, and the lanes and registers of the instruction. Both
 factors go through shared memory into fragments.
@@ -225,13 +225,13 @@ def _build_mma_structure(
     row_levels = (TileLevel("raster", TENSOR_CORES.raster_sizes), *levels)
     i = cut_for_instruction(b, "tensor", roles.rows, row_levels, _LANE_ROWS)
     j = cut_for_instruction(b, "tensor", roles.columns, levels, _LANE_COLUMNS)
-    deep = (TileLevel("reduce", TENSOR_CORES.depths), TileLevel("lane", (product.depth,)))
-    k = b.split_axis(roles.depth, make_tiling(f"tile.tensor.{roles.depth.name}", roles.depth.extent, deep))
+    deep = (TileLevel("reduce", TENSOR_CORES.depths),)
+    k = cut_for_instruction(b, "tensor", roles.depth, deep, (product.depth,))
     inner = (k[1], i[3], j[2], i[4], j[4], k[2])
     bind_contraction_loops(b, roles, (i[0], j[0], i[1]), (i[2], j[1]), (i[5], j[3]), (k[0], *inner))
     b.cache_results(count_written_elements(chain, roles))
     for load, order in zip((roles.a, roles.b), orders, strict=True):
-        vector = add_copy_width(b, load.tensor, order, is_async)
+        vector = b.add_copy_width(load.tensor, order, is_async)
         pad, swizzle = _add_bank_decision(b, load.tensor)
         b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, order, pad, swizzle))
     for load in (roles.a, roles.b):
@@ -254,7 +254,8 @@ def cut_for_instruction(
     own_levels: tuple[TileLevel, ...],
     instruction: tuple[int, ...],
 ) -> list[str]:
-    """Split rows or columns into blocks, search levels, instruction extents; loop names, outer first."""
+    """Split rows, columns or the depth into blocks, search levels, instruction extents; loop names, outer
+    first."""
     columns = (*own_levels, *(TileLevel("lane", (extent,)) for extent in instruction))
     return builder.split_axis(axis, make_tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
 
@@ -283,16 +284,6 @@ def count_written_elements(chain: ComputeChain, roles: ContractionRoles) -> int:
     fused = [group[-1] for group in roles.fused_groups if fuse_group(group) == roles.columns]
     innermost = fused[0] if fused else roles.columns
     return 2 if last is innermost and chain[-1].output.shape[-1] % 2 == 0 else 1
-
-
-def add_copy_width(
-    builder: StructureBuilder, tensor: str, order: tuple[int, ...], is_async: bool
-) -> Hole | int:
-    """Elements that one copy into shared memory moves."""
-    if order and is_async:
-        return 1
-    alignment = find_copy_alignment(builder.op, tensor) if is_async else 1
-    return builder.add_vector_width("vector" if alignment == 1 else "flight", tensor, alignment)
 
 
 def _add_bank_decision(builder: StructureBuilder, tensor: str) -> tuple[Hole, Hole]:
@@ -361,13 +352,12 @@ def _build_wgmma_structure(
     i = cut_for_instruction(b, "group", roles.rows, row_levels, (WARPGROUP_WARPS, *_LANE_ROWS))
     j = cut_for_instruction(b, "group", roles.columns, column_levels, _LANE_COLUMNS)
     depths = tuple(d for d in TENSOR_CORES.warpgroup_depths if d % min_depth == 0)
-    deep = (TileLevel("reduce", depths), TileLevel("lane", (product.depth,)))
-    k = b.split_axis(roles.depth, make_tiling(f"tile.group.{roles.depth.name}", roles.depth.extent, deep))
+    k = cut_for_instruction(b, "group", roles.depth, (TileLevel("reduce", depths),), (product.depth,))
     inner = (k[1], i[3], j[1], i[5], j[3], k[2])
     bind_contraction_loops(b, roles, (i[0], j[0], i[1]), (i[2], i[4]), (i[6], j[2]), (k[0], *inner))
     b.cache_results(count_written_elements(chain, roles))
     for load in (roles.a, roles.b):
-        vector = add_copy_width(b, load.tensor, (), True)
+        vector = b.add_copy_width(load.tensor, (), True)
         b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, swizzle=WGMMA_SWIZZLE, panel=panel))
     b.steps.append(Pipeline(k[0], b.add_choice("depth", TILING.pipeline_depths), "async"))
     b.steps.append(Unroll(k[1], max(TENSOR_CORES.warpgroup_depths)))

@@ -1,6 +1,8 @@
 """Rules and analysis of many genomes at once: recorded once as array operations, then replayed.
 
 Structures that share steps share the recorded operations of these steps.
+
+Repair of genomes that break a rule: which decisions are lowered, and by how much.
 """
 
 from __future__ import annotations
@@ -20,7 +22,26 @@ from ekc.ir.program import Program, make_initial_program
 from ekc.ir.refusal import Check
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, WalkOutput, WalkTrace, record_walks
+from ekc.search.data.defaults import SPACE
 from ekc.search.sketches.builder import Structure
+from ekc.search.sketches.decisions import Decision
+
+_LEVELS_BY_RULE = {
+    "registers": ("vthread", "tile"),
+    "unrolling": ("vthread", "tile", "reduce"),
+    "threads per block": ("thread",),
+    "threads along z": ("thread",),
+    "shared memory": ("vthread", "thread", "tile", "reduce"),
+    "reduction on the spot": (),
+}
+"""Rule -> kinds of the tile levels that it depends on. A rule not named here may depend on all."""
+_CHOICES_BY_RULE = {
+    "unrolling": ("unroll", "written"),
+    "registers": ("stages",),
+    "shared memory": ("stages", "depth"),
+    "reduction on the spot": ("warps",),
+}
+"""Rule -> last part of the names of the choices that it depends on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,3 +182,116 @@ def _compute_violation(need: Any, limit: Any, at: NDArray[np.intp]) -> Any:
 
 def _select_rows(value: Any, at: NDArray[np.intp]) -> Any:
     return value[at] if isinstance(value, np.ndarray) and value.ndim else value
+
+
+@dataclass(frozen=True, eq=False)
+class RepairOperator:
+    """The decisions whose lower values can repair one rule, as columns of the genome. Decisions that a
+    structure does not use are 0 and stay 0."""
+
+    halvings: tuple[tuple[int, NDArray[np.int64]], ...]
+    """(column, table row -> row with one tile level halved) of every tile level."""
+    lowerable_columns: NDArray[np.int64]
+    """Columns whose index may be lowered: vector widths, pads, unrolling, pipeline depth."""
+    starts_at_max: NDArray[np.bool_]
+    """Whether each lowerable column goes down by one value at a time, to stay close to its maximum."""
+
+    def apply(
+        self,
+        random: np.random.Generator,
+        genes: NDArray[np.int64],
+        rows: NDArray[np.intp],
+        violation: NDArray[np.float64],
+    ) -> None:
+        """Bring some rows of `genes` one step closer to legal, in place: lower a choice, or halve tile levels
+        log2(`violation`) times, where `violation` is need over limit."""
+        halvings = np.minimum(np.ceil(np.log2(np.maximum(violation, 1.001))), SPACE.max_halvings)
+        if len(self.lowerable_columns):
+            halvings[self._lower_choices(random, genes, rows)] = 0
+        if self.halvings:
+            for number in range(int(halvings.max(initial=0))):
+                self._halve_tiles(random, genes, rows[halvings > number])
+
+    def _lower_choices(
+        self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """Lower one random choice of each row by a random amount, or by one value if it starts at its
+        maximum. Only half of the rows are lowered where tiles can shrink instead. Returns positions in
+        `rows`."""
+        values = _take_columns(genes, rows, self.lowerable_columns)
+        at, pick = _pick_columns(random, values > 0)
+        if self.halvings:
+            chosen = random.random(len(at)) < 0.5
+            at, pick = at[chosen], pick[chosen]
+        before = _take_elements(values, at, pick)
+        lowered = (random.random(len(at)) * before).astype(np.int64)
+        if self.starts_at_max.any():
+            lowered = np.where(self.starts_at_max.take(pick), before - 1, lowered)
+        genes[rows[at], self.lowerable_columns.take(pick)] = lowered
+        return at
+
+    def _halve_tiles(
+        self, random: np.random.Generator, genes: NDArray[np.int64], rows: NDArray[np.intp]
+    ) -> None:
+        """Halve one random tile level of each row, among those that can still shrink."""
+        columns, begins, smaller = self._halving_tables
+        values = _take_columns(genes, rows, columns)
+        halved = smaller.take(values + begins)
+        at, pick = _pick_columns(random, halved != values)
+        genes[rows[at], columns.take(pick)] = _take_elements(halved, at, pick)
+
+    @cached_property
+    def _halving_tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(columns of `halvings`, first element of each table, all tables end to end)."""
+        columns = np.array([column for column, _ in self.halvings])
+        tables = [smaller for _, smaller in self.halvings]
+        return columns, np.cumsum([0, *map(len, tables[:-1])]), np.concatenate(tables)
+
+
+def _pick_columns(
+    random: np.random.Generator, is_possible: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(rows with a possible column, a random possible column of each)."""
+    pick = np.where(is_possible, random.random(is_possible.shape), -1.0).argmax(axis=1)
+    rows = _take_elements(is_possible, np.arange(len(is_possible)), pick).nonzero()[0]
+    return rows, pick.take(rows)
+
+
+def _take_columns(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.int64]) -> NDArray[Any]:
+    """`table[rows[:, None], columns]`, faster with `take`."""
+    return np.asarray(table.ravel().take(rows[:, None] * table.shape[1] + columns))
+
+
+def _take_elements(table: NDArray[Any], rows: NDArray[np.intp], columns: NDArray[np.intp]) -> NDArray[Any]:
+    """`table[rows, columns]`, faster with `take`."""
+    return np.asarray(table.ravel().take(rows * table.shape[1] + columns))
+
+
+def make_repair_operator(rule: str, decisions: Sequence[Decision]) -> RepairOperator:
+    """Make the repair operator of a rule from the decisions of a space, in the order of genome columns."""
+    vector_columns = _find_columns(_list_vector_choices(rule), decisions)
+    kinds = () if vector_columns else _LEVELS_BY_RULE.get(rule)
+    halvings = tuple(
+        (column, d.halved_rows[i])
+        for column, d in enumerate(decisions)
+        for i, kind in enumerate(d.kinds)
+        if kind != "lane" and (kinds is None or kind in kinds)
+    )
+    columns = vector_columns or _find_columns(_CHOICES_BY_RULE.get(rule, ()), decisions)
+    starts_at_max = np.array([decisions[c].starts_at_max for c in columns], bool)
+    return RepairOperator(halvings, np.array(columns, np.int64), starts_at_max)
+
+
+def _find_columns(names: Sequence[str], decisions: Sequence[Decision]) -> list[int]:
+    """Columns of the decisions with these last parts of their names."""
+    return [c for c, d in enumerate(decisions) if d.name.split("/")[-1] in names]
+
+
+def _list_vector_choices(rule: str) -> tuple[str, ...]:
+    """Widths and pads of a rule on vectors; the smallest width with pad 0 is always legal."""
+    subject = rule.removeprefix("vector width of ").removeprefix("write of ")
+    if subject == rule:
+        return ()
+    tensor, _, scope = subject.partition(".")
+    kinds = {"register": ("move",), "shared": ("vector", "flight", "pad"), "": ("vector",)}[scope]
+    return tuple(f"{kind}.{tensor}" for kind in kinds)

@@ -25,8 +25,15 @@ from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision, NeighbourTable
 from ekc.search.sketches.multi_level_tiling import derive_structures
-from ekc.search.space.constraints import RuleViolation, SortedGenomes, StructureEvaluator
-from ekc.search.space.repair import RepairOperator, make_repair_operator
+from ekc.search.space.constraints import (
+    RepairOperator,
+    RuleViolation,
+    SortedGenomes,
+    StructureEvaluator,
+    make_repair_operator,
+)
+
+Quantities = dict[str, NDArray[np.float64]]
 
 
 class Space:
@@ -57,11 +64,19 @@ class Space:
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
         )
         self._column_by_name = {name: i for i, name in enumerate(names)}
+        self._repair_operators: dict[str, RepairOperator] = {}
+        self._hole_tables = [
+            (hole, column, np.ascontiguousarray(d.table[:, i]))
+            for column, d in enumerate(self.decisions)
+            for i, hole in enumerate(d.holes)
+        ]
 
     @cached_property
-    def evaluator(self) -> PopulationEvaluator:
-        """Rules and analysis of populations. It has some 40 MB of recorded array operations."""
-        return PopulationEvaluator(self.op, self.limits, self.structures, self.decisions)
+    def evaluator(self) -> StructureEvaluator:
+        """Rules and analysis of the structures. It has some 40 MB of recorded array operations."""
+        shape = SPACE.trace_sample_rows, len(self.decisions)
+        sample = np.random.default_rng(0).integers(0, self.decision_sizes, shape)
+        return StructureEvaluator(self.op, self.structures, self.limits, self._get_hole_values(sample))
 
     def forget_evaluator(self) -> None:
         """Free the memory of the evaluator. The next use makes an equal one, in about a second."""
@@ -115,19 +130,10 @@ class Space:
             self._decision_order[structure, random.integers(0, self._decision_counts[structure])]
         )
 
-    def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
-        """Repair illegal genomes. Returns (legal genomes, number of dropped genomes by the rule they
-        break)."""
-        return self.evaluator.repair(random, population)
-
-    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
-        """The inputs of the cost model for every genome, on a device with this prior."""
-        return self.evaluator.extract_inputs(population, predict_prior)
-
     def compute_quantities(self, population: Population) -> dict[str, NDArray[np.float64]]:
         """Name -> value for every genome, of each quantity of the analysis."""
         columns: dict[str, NDArray[np.float64]] = {}
-        for rows, quantities in self.evaluator.iterate_quantities(population):
+        for rows, quantities in self.iterate_quantities(population):
             for name, values in quantities.items():
                 columns.setdefault(name, np.zeros(len(population)))[rows] = values
         return columns
@@ -164,36 +170,6 @@ class Space:
             population.structure, np.where(self.uses_decision[population.structure], population.genes, 0)
         )
 
-
-Quantities = dict[str, NDArray[np.float64]]
-
-
-class PopulationEvaluator:
-    """Applies the rules and the analysis of the structures to whole populations."""
-
-    def __init__(
-        self,
-        op: Operator,
-        limits: LaunchLimits,
-        structures: Sequence[Structure],
-        decisions: Sequence[Decision],
-    ) -> None:
-        """`decisions`: those of all structures, in the order of the genes."""
-        self._decisions, self._structure_count = decisions, len(structures)
-        self._repair_operators: dict[str, RepairOperator] = {}
-        self._hole_tables = [
-            (hole, column, np.ascontiguousarray(d.table[:, i]))
-            for column, d in enumerate(decisions)
-            for i, hole in enumerate(d.holes)
-        ]
-        sizes = [d.size for d in decisions]
-        sample = np.random.default_rng(0).integers(0, sizes, (SPACE.trace_sample_rows, len(sizes)))
-        self.structures = StructureEvaluator(op, structures, limits, self._get_hole_values(sample))
-
-    def record_traces(self) -> None:
-        """Record rules and analysis now; otherwise the first population waits for it."""
-        self.structures.record_traces()
-
     def repair(self, random: np.random.Generator, population: Population) -> tuple[Population, Counter[str]]:
         """Lower decisions of the genomes that break a rule, until they are legal. The last few are dropped
         once nearly all others are legal. Returns (legal genomes, number of dropped genomes by the rule that
@@ -227,13 +203,13 @@ class PopulationEvaluator:
     def _get_repair_operator(self, rule: str) -> RepairOperator:
         """The repair operator of a rule, made once."""
         if rule not in self._repair_operators:
-            self._repair_operators[rule] = make_repair_operator(rule, self._decisions)
+            self._repair_operators[rule] = make_repair_operator(rule, self.decisions)
         return self._repair_operators[rule]
 
     def find_violations(self, population: Population) -> Iterator[RuleViolation]:
         """The rules that some genomes break, with the rows of the population."""
         for rows, genomes in self._sort_by_structure(population):
-            for found in self.structures.find_violations(genomes):
+            for found in self.evaluator.find_violations(genomes):
                 yield replace(found, rows=rows[found.rows])
 
     def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
@@ -247,7 +223,7 @@ class PopulationEvaluator:
         """(rows of the population, quantities of these rows) of each chunk of genomes."""
         for rows, genomes in self._sort_by_structure(population):
             columns: Quantities = {}
-            for name, part, values in self.structures.compute_quantities(genomes):
+            for name, part, values in self.evaluator.compute_quantities(genomes):
                 if name not in columns:
                     columns[name] = np.zeros(len(rows))
                 columns[name][part] = values
@@ -259,7 +235,7 @@ class PopulationEvaluator:
             # NumPy sorts integers of 16 bits by counting.
             structure = population.structure[start : start + SPACE.chunk_rows].astype(np.int16)
             rows = start + np.argsort(structure, kind="stable")
-            bounds = [0, *np.cumsum(np.bincount(structure, minlength=self._structure_count)).tolist()]
+            bounds = [0, *np.cumsum(np.bincount(structure, minlength=len(self.structures))).tolist()]
             yield rows, SortedGenomes(bounds, self._get_hole_values(population.genes[rows]))
 
     def _get_hole_values(self, genes: NDArray[np.int64]) -> Mapping[str, NDArray[np.int64]]:

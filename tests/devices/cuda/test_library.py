@@ -30,8 +30,8 @@ from ekc.search.data.defaults import MEASURING
 from ekc.search.data.selection import SelectionRule
 from ekc.search.data.trial import Trial
 from ekc.search.database.database import RecordStore
-from ekc.search.loop import finals, library_contender, task
-from ekc.search.loop.library_contender import LibraryContender
+from ekc.search.loop import finals, task
+from ekc.search.loop.finals import LibraryContender
 from ekc.search.loop.measure import Measurer
 from tests.scripted.cuda import library_node
 from tests.scripted.cuda.library_node import LibraryNode, build_libraries, hire_with_libraries
@@ -258,7 +258,7 @@ START = Schedule(OP).bind("i", "block.x").bind("j", "thread.x").cache_write("C")
 
 def tune(device: CudaDevice, monkeypatch: pytest.MonkeyPatch, **options: Any) -> ekc.TuningResult:
     monkeypatch.setattr(devices, "open", lambda target: device)
-    for module in (run, finals, library_contender, task):
+    for module in (run, finals, task):
         monkeypatch.setattr(module, "MEASURING", SHORT)
     small = {"trials": 1, "start": [START], "progress": False, "contenders": ["library"]}
     return ekc.tune(OP, target="cuda:0", **small, **options)
@@ -314,7 +314,7 @@ def test_objective_chooses_among_the_fastest(
     libraries: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Algorithms 2 and 3 differ by 2 %, and draw the same power: both objectives take the faster."""
-    monkeypatch.setattr(library_contender, "MEASURING", SHORT)
+    monkeypatch.setattr(finals, "MEASURING", SHORT)
     device = open_device(libraries)
     best = Trial(START, "", "ok", latency_s=10e-6)
     for objective in ("latency", "energy"):

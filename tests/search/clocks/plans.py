@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ekc.devices.statistics import Interval, MeasuredValue
-from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts
-from ekc.search.clocks.make_plan import make_plan
+from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts, make_plan
 from ekc.search.clocks.plan import ClockPlan
 
 CLOCKS = (900, 1000, 1100, 1200)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.model.clock_plan import RestrictedSearch
+from ekc.search.clocks.choose import make_plan
 from ekc.search.clocks.clock_model import ClockReading
 from ekc.search.clocks.clock_search import ClockBoard, ClockKernel, ClockLayer, ClockSearch
-from ekc.search.clocks.make_plan import make_plan
 from tests.search.clocks.law import CLOCKS, LawKernel
 
 COMPUTING = LawKernel(0.02, 0.98, 80.0, 5.0)

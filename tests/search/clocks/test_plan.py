@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.search.clocks.choose import LayerFront, ModelFronts
-from ekc.search.clocks.make_plan import make_plan
+from ekc.search.clocks.choose import LayerFront, ModelFronts, make_plan
 from ekc.search.clocks.plan import ClockPlan
 from tests.search.clocks.plans import CLOCKS, make_fronts, make_kernel, make_small_plan
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ekc
-from ekc.search.cost_model.metering_policy import (
+from ekc.search.cost_model.learner import (
     MeteringShare,
     PredictionBatch,
     PredictionRecord,

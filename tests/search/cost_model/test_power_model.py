@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ekc.search.cost_model.features import FEATURE_NAMES
-from ekc.search.cost_model.metering_policy import PredictionBatch
+from ekc.search.cost_model.learner import PredictionBatch
 from ekc.search.cost_model.power_model import LayeredPowerModel, PowerModel, fit_two_numbers, scale_power
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import POWER_MODEL

@@ -20,7 +20,7 @@ from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
-from ekc.search.cost_model.spill_model import SpillModel, count_needed_registers, has_spilled
+from ekc.search.cost_model.surrogate import SpillModel, count_needed_registers, has_spilled
 from ekc.search.data.defaults import SPILLS, SURROGATE
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer

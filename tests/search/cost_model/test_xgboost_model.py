@@ -1,13 +1,16 @@
-"""The residual model and Spearman correlation on figures whose truth is known."""
+"""The residual trees and Spearman correlation on figures whose truth is known."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.xgboost_model import ResidualModel, spearman
-from ekc.search.data.defaults import BOOSTED_TREES, SURROGATE
+from ekc.search.cost_model.xgboost_model import predict_with_residual_trees, spearman, train_residual_trees
+from ekc.search.data.defaults import BOOSTED_TREES
 
 
 def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
@@ -21,12 +24,8 @@ def _residual(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.fl
 
 def _trained(
     values: NDArray[np.float64], rows: NDArray[np.float32], prior: NDArray[np.float64]
-) -> ResidualModel:
-    model = ResidualModel(seed=0)
-    for row, p, v in zip(rows, prior.tolist(), values.tolist(), strict=True):
-        model.add_row(row, p, v, v)
-    model.fit()
-    return model
+) -> Callable[[NDArray[np.float32], NDArray[np.float64]], NDArray[np.float64]]:
+    return partial(predict_with_residual_trees, train_residual_trees(rows, prior, values, values, 0))
 
 
 def _error(predicted: NDArray[np.float64], values: NDArray[np.float64]) -> float:
@@ -37,18 +36,10 @@ def test_residual_model_learns_errors_of_prior() -> None:
     rows, prior, values = _residual(0, 200)
     model = _trained(values, rows, prior)
     fresh, its_prior, truth = _residual(1, 200)
-    learned = model.predict(fresh, its_prior)
+    learned = model(fresh, its_prior)
     scaled = its_prior * float(np.exp(np.median(np.log(values / prior))))
     assert _error(learned, truth) < 0.4 * _error(scaled, truth)
-    np.testing.assert_array_equal(learned, _trained(values, rows, prior).predict(fresh, its_prior))
-
-
-def test_residual_model_scales_prior_with_few_rows() -> None:
-    rows, prior, values = _residual(0, SURROGATE.min_rows - 1)
-    model = _trained(values, rows, prior)
-    assert model.row_count == SURROGATE.min_rows - 1
-    np.testing.assert_allclose(model.predict(rows, prior) / prior, np.median(values / prior), rtol=1e-6)
-    np.testing.assert_array_equal(ResidualModel(0).predict(rows, prior), prior)
+    np.testing.assert_array_equal(learned, _trained(values, rows, prior)(fresh, its_prior))
 
 
 def test_residual_model_weights_better_rows_more() -> None:
@@ -57,7 +48,7 @@ def test_residual_model_weights_better_rows_more() -> None:
     prior = np.ones(20)
     values = np.where(np.arange(20) < 10, 1.0, 10.0)
     weighted_mean = 10 ** (BOOSTED_TREES.min_weight / (1 + BOOSTED_TREES.min_weight))
-    predicted = _trained(values, rows, prior).predict(rows[:1], prior[:1])[0]
+    predicted = _trained(values, rows, prior)(rows[:1], prior[:1])[0]
     np.testing.assert_allclose(predicted, weighted_mean, rtol=0.1)
 
 

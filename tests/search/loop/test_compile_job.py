@@ -21,6 +21,8 @@ import pytest
 
 import ekc
 from ekc import devices
+from ekc.codegen import nvrtc
+from ekc.codegen.generate import GENERATOR
 from ekc.errors import ToolchainError
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
@@ -28,6 +30,7 @@ from ekc.search.data.events import EventListener, TuningEvent
 from ekc.search.loop import compile_job
 from ekc.search.loop.compile_job import read_versions
 from ekc.search.tuning_result import TuningResult
+from ekc.version import __version__
 from tests.search.helpers import MV, tune, winner
 
 ROOT = Path(__file__).parents[3]
@@ -97,11 +100,13 @@ def refusal(workers: Executor, file: Path, op: ekc.Operator = SMALL) -> str:
     return str(caught.value)
 
 
-def line_about(nvrtc: str = HERE.nvrtc, generator: int = HERE.generator, version: str = HERE.ekc) -> str:
+def line_about(
+    compiler: str = nvrtc.version(), generator: int = GENERATOR, version: str = __version__
+) -> str:
     """The line about a worker with these versions."""
     return (
-        f"executor: a worker on {platform.node()} has NVRTC {nvrtc}, generator {generator}, ekc {version}, "
-        f"and this process {HERE}; install the same versions on both"
+        f"executor: a worker on {platform.node()} has NVRTC {compiler}, generator {generator}, "
+        f"ekc {version}, and this process {HERE}; install the same versions on both"
     )
 
 
