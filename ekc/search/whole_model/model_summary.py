@@ -6,9 +6,9 @@ import math
 
 from ekc.display import format_html_table
 from ekc.search.data.trial import describe_energy_source
-from ekc.search.summary import choose_unit, format_figure, format_speedup, wrap_note
+from ekc.search.summary import format_speedup, wrap_note
 from ekc.search.whole_model.model_data import ModelData, ModelTotal
-from ekc.tables import count_nouns, format_quantity, format_table
+from ekc.tables import choose_unit, count_nouns, format_figure, format_quantity, format_table
 
 MAX_UNCOVERED = 8
 """Kinds of uncovered nodes that are listed, at most."""
