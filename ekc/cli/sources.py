@@ -1,5 +1,5 @@
-"""What a command works on: a schedule (from a file, the best of a record file, or the naive one), or a model,
-whose reader is chosen by the ending of the file."""
+"""The schedule (from a file, the best of a record file, or the naive one) or the model that a command works
+on. The reader of a model is chosen by the ending of its file."""
 
 from __future__ import annotations
 
@@ -92,11 +92,10 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
         source = ScheduleSource(**{field.name: values.pop(field.name) for field in fields(ScheduleSource)})
         return command(source=source, **values)
 
-    schedule_help = "Take the schedule of this JSON file (ekc export writes one)."
     wrapped = target_option(choice_options(any_toolchain_option(wrapped)))
     for name, words in (
         ("records", "Take the best schedule of this record file."),
-        ("schedule", schedule_help),
+        ("schedule", "Take the schedule of this JSON file (ekc export writes one)."),
     ):
         wrapped = click.option(f"--{name}", type=FILE, help=words)(wrapped)
     return wrapped
