@@ -22,6 +22,13 @@ def choose_prefix(value: float) -> tuple[float, str]:
     return next(((s, p) for s, p in _UNIT_PREFIXES if value >= s), _UNIT_PREFIXES[-1])
 
 
+def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
+    """The scale and unit that show the smallest value with digits before the point."""
+    least = min((v for v in values if v), default=1.0)
+    scale, prefix = choose_prefix(least)
+    return scale, prefix + unit
+
+
 def count_nouns(count: Any, noun: str) -> str:
     """A count and its noun: "1 finding", "2 findings"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -36,6 +43,15 @@ def format_rounded(value: float, digits: int) -> str:
     """A figure rounded to some significant digits, without an exponent: 1623 to two digits is "1,600"."""
     text = f"{value:.{digits}g}"
     return f"{Decimal(text):,f}" if "e" in text else text
+
+
+def format_figure(value: float | None, scale: float = 1.0) -> str:
+    """Format a value with four significant digits and no exponent; "-" for None."""
+    if value is None:
+        return "-"
+    scaled = value / scale
+    digits = max(0, 4 - len(str(int(abs(scaled)))))
+    return f"{scaled:z.{digits}f}"
 
 
 def format_quantity(value: float, unit: str) -> str:

@@ -255,7 +255,7 @@ from ekc.search.database.rows import RecordKey, RecordRow
 from ekc.processes.pool import WorkerProcesses
 
 device = ekc.devices.open("a100")
-key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("a100", True, "fixed", "random", "", "", "{}", "digest", 0, None)
 with WorkerProcesses(1) as pool, RecordingWriter("some.jsonl", device), RecordStore("some.db") as store:
     worker = pool.submit(os.getpid).result()
     governor = ekc.Governor(quiet=True)
@@ -301,7 +301,7 @@ LOG = """
 from ekc.search.database.database import RecordStore
 from ekc.search.database.rows import RecordKey, RecordRow
 
-key = RecordKey("{}", "digest", "a100", True, "", "", "fixed", "random", 0, None)
+key = RecordKey("a100", True, "fixed", "random", "", "", "{}", "digest", 0, None)
 with RecordStore("some.db") as store:
     store.add(RecordRow("timing", key, "{}", "ok", {}))
     # As the thread that moves rows does for a moment whenever it wakes.

@@ -36,7 +36,7 @@ from benchmarks.common.script import WIDE_TABLE, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
 from ekc import devices
-from ekc.cli.schedule_source import read_schedule
+from ekc.cli.sources import read_schedule
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device

@@ -146,7 +146,8 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         options = {name: values.pop(name) for name in (*_OPTION_HELP, *_FLAG_HELP)}
         named = {name: v for name, v in options.items() if v is not None}
         given = {name: _parse_option(name, v) if isinstance(v, str) else v for name, v in named.items()}
-        given |= _parse_epilogue(values.pop("epilogue"), values.pop("inputs"))
+        epilogue = values.pop("epilogue")
+        given |= ({} if epilogue is None else {"epilogue": epilogue}) | parse_inputs(values.pop("inputs"))
         request = OperatorRequest(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
 
@@ -166,12 +167,6 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = click.option(f"--{name.replace('_', '-')}", name, help=words, **form)(wrapped)
     wrapped = click.argument("extents", nargs=-1, callback=refuse_options)(wrapped)
     return click.argument("operator", required=False, callback=refuse_options)(wrapped)
-
-
-def _parse_epilogue(text: str | None, inputs: tuple[str, ...]) -> dict[str, object]:
-    """The options "epilogue" and "inputs" of `build_operator`."""
-    given: dict[str, object] = {} if text is None else {"epilogue": text}
-    return given | parse_inputs(inputs)
 
 
 def parse_inputs(inputs: tuple[str, ...]) -> dict[str, object]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ekc.cli.arguments import OperatorCommand, parse_inputs, refuse_unused_options
-from ekc.cli.model_file import READER_OPTIONS, model_option, read_model
 from ekc.cli.output import (
     FILE,
     cubin_option,
@@ -27,9 +26,17 @@ from ekc.cli.output import (
     print_json,
     print_text,
 )
-from ekc.cli.schedule_source import LocatedSchedule, ScheduleSource, any_toolchain_option, schedule_source
+from ekc.cli.sources import (
+    READER_OPTIONS,
+    LocatedSchedule,
+    ScheduleSource,
+    any_toolchain_option,
+    model_option,
+    read_model,
+    schedule_source,
+)
 from ekc.errors import InvalidInput
-from ekc.tables import format_rounded, format_table
+from ekc.tables import choose_unit, format_figure, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.library.build import KernelChoice
@@ -135,7 +142,6 @@ def _split_targets(text: str | None) -> list[str] | None:
 
 def format_contents(bundle: Bundle) -> str:
     """Table of the kernels of a bundle: function, board, latency and energy of a call."""
-    from ekc.search.summary import choose_unit, format_figure
 
     latency, unit_s = choose_unit([k.figures.latency_s for k in bundle.kernels], "s")
     energy, unit_j = choose_unit([k.figures.energy_j for k in bundle.kernels], "J")
@@ -177,12 +183,11 @@ def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bo
     Without --records or --schedule the naive kernel is written. Two libraries of different names can be
     linked into one program; ekc bundle writes many kernels into one.
     """
-    from ekc import devices
     from ekc.codegen.library.build import export as write_library
     from ekc.codegen.library.kernels import TargetBoard
     from ekc.codegen.library.legal_names import name_library
 
-    found, device = source.find_schedule(), devices.open(source.target)
+    found, device = source.find_schedule(), source.open_device()
     name = name_library(name, found.schedule.op)
     folder = prepare_library_folder(out, name)
     if found.is_naive:

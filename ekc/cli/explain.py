@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc import devices
 from ekc.cli.arguments import (
     OperatorCommand,
     OperatorRequest,
@@ -15,7 +16,7 @@ from ekc.cli.arguments import (
     refuse_unused_options,
 )
 from ekc.cli.output import FILE, format_count, format_signed, json_option, print_json, print_text
-from ekc.cli.schedule_source import (
+from ekc.cli.sources import (
     CHOICE_OPTIONS,
     any_toolchain_option,
     choice_options,
@@ -23,7 +24,7 @@ from ekc.cli.schedule_source import (
     target_option,
 )
 from ekc.errors import InvalidInput
-from ekc.tables import format_table
+from ekc.tables import choose_unit, format_figure, format_table
 
 if TYPE_CHECKING:
     from ekc.devices.device import Device
@@ -74,7 +75,6 @@ def explain(
       ekc explain fastest best --records tuning.db --target cuda:0
       ekc explain fastest best --target recorded:recording.jsonl.gz
     """
-    from ekc import devices
     from ekc.search.data.selection import SelectionRule
     from ekc.search.explain.by_event import can_explain
     from ekc.search.explain.by_event import explain as account
@@ -161,8 +161,6 @@ def _find_schedule(
 def _format_exact_account(
     explanation: SimulatedExplanation, schedule_a: Schedule, labels: tuple[str, str]
 ) -> str:
-    from ekc.search.summary import choose_unit, format_figure
-
     sides = (explanation.a, explanation.b)
     scale, unit = choose_unit([side.energy_j for side in sides], "J")
     seconds, unit_s = choose_unit([side.latency_s for side in sides], "s")
@@ -221,13 +219,11 @@ def _format_learned_account(
 
 
 def _find_energy_unit(account: EnergyAccount) -> tuple[float, str]:
-    from ekc.search.summary import choose_unit
-
     return choose_unit((account.a.energy_j, account.b.energy_j), "J")
 
 
 def _make_figure_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
-    from ekc.search.summary import choose_unit, format_figure, format_relative_interval
+    from ekc.search.summary import format_relative_interval
 
     a, b = account.a, account.b
     scale, unit = _find_energy_unit(account)
@@ -244,8 +240,6 @@ def _make_figure_rows(account: EnergyAccount) -> list[tuple[str, ...]]:
 
 
 def _format_pair(a: float, b: float, scale: float = 1.0) -> tuple[str, str, str]:
-    from ekc.search.summary import format_figure
-
     return format_figure(a, scale), format_figure(b, scale), f"{b / a:.3f}"
 
 

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.govern_defaults import PREFIX, read_defaults
 from ekc.cli.govern_options import (
     DAEMON,
     DAEMON_OPTIONS,
     MEMORY,
     OBJECTIVE,
     OBJECTIVE_OPTIONS,
+    PREFIX,
     REPORT,
     add_options,
     check_memory_name,
     make_policy,
     make_tariff,
+    read_defaults,
     run_daemon_command,
 )
 from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text

@@ -15,17 +15,15 @@ from collections.abc import Sequence
 import click
 
 from ekc.cli.bundle import bundle, export
-from ekc.cli.check import check
 from ekc.cli.course import course
 from ekc.cli.doctor import doctor
 from ekc.cli.explain import explain
 from ekc.cli.govern import govern
+from ekc.cli.kernel import check, explore, run, show
 from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, log, open_missing_streams
 from ekc.cli.recordings import recording
 from ekc.cli.records import best, records
 from ekc.cli.report import report
-from ekc.cli.run import run
-from ekc.cli.show import explore, show
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
 from ekc.tables import join_lines

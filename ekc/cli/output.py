@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ekc.errors import InvalidInput
-from ekc.tables import count_nouns, format_rounded, format_table
+from ekc.tables import count_nouns, format_figure, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.library.kernels import Bundle
     from ekc.emulator import Counters
     from ekc.runtime.verify import LaunchCheck
     from ekc.search.tuning_result import TuningResult
+    from ekc.search.whole_model.model_result import ModelResult
 
 
 DEFAULT_FOLDER = Path("ekc-out")
@@ -163,7 +164,6 @@ def format_count(value: float) -> str:
 
 def format_signed(value: float, scale: float) -> str:
     """A figure with its sign, also if it is positive; without one, if it rounds to 0."""
-    from ekc.search.summary import format_figure
 
     size = format_figure(abs(value), scale)
     sign = "-" if value < 0 else "+"
@@ -261,7 +261,7 @@ EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 
-def find_exit_status(result: TuningResult) -> int:
+def find_exit_status(result: TuningResult | ModelResult) -> int:
     """Exit status of a tuning run: `EXIT_INTERRUPTED` if Ctrl-C ended it, although it has a best so far."""
     from ekc.search.data.result import INTERRUPTED
 

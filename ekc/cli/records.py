@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc import devices
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.output import FILE, json_option, print_json, print_text, write_text_file
-from ekc.cli.schedule_source import any_toolchain_option, choice_options, target_option
+from ekc.cli.sources import any_toolchain_option, choice_options, target_option
 from ekc.display import shorten
 from ekc.errors import InvalidInput
 from ekc.models.operator_arguments import OPERATOR_KINDS
-from ekc.tables import TABLE_WIDTH, count_nouns, format_table
+from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_table
 
 if TYPE_CHECKING:
     from ekc.search.database.listing import GroupSummary, RecordGroup, ScheduleSummary
@@ -50,17 +52,10 @@ def best(
     as_json: bool,
 ) -> None:
     """Print the best recorded schedule of an operator on a device."""
-    from ekc import devices
     from ekc.codegen.generate import describe_toolchain
     from ekc.search.data.selection import SelectionRule
     from ekc.search.database.query import choose_best
-    from ekc.search.summary import (
-        choose_unit,
-        describe_rounding,
-        format_figure,
-        format_relative_interval,
-        wrap_note,
-    )
+    from ekc.search.summary import describe_rounding, format_relative_interval, wrap_note
 
     op, rule, device = request.make_operator(), SelectionRule(objective, max_slowdown), devices.open(target)
     trial = choose_best(op, records, device, rule, any_toolchain)
@@ -126,8 +121,6 @@ def _format_groups(file: Path, groups: Sequence[GroupSummary]) -> str:
 
 
 def _format_conditions(title: str, groups: Sequence[GroupSummary]) -> str:
-    from ekc.search.summary import choose_unit, format_figure
-
     seconds = choose_unit([one.best_latency_s for one in groups], "s")
     joules = choose_unit([one.best_energy_j for one in groups], "J")
     heads = ("operator", "timed", "metered", "failed", f"best [{seconds[1]}]", f"best [{joules[1]}]")
@@ -193,7 +186,6 @@ def _is_digest(request: OperatorRequest) -> bool:
 
 def _select_device(groups: Sequence[RecordGroup], target: str, file: Path) -> list[RecordGroup]:
     """The groups of a device, by its name in the file or as a target."""
-    from ekc import devices
 
     named = [group for group in groups if target in (group.conditions.device, group.conditions.label)]
     if named:
@@ -234,7 +226,7 @@ def _describe_schedule(one: ScheduleSummary) -> dict[str, Any]:
 
 
 def _format_schedules(file: Path, group: RecordGroup, limit: int) -> str:
-    from ekc.search.summary import choose_unit, format_figure, format_relative_interval
+    from ekc.search.summary import format_relative_interval
 
     schedules = group.list_schedules()
     shown = schedules[:limit]
@@ -289,25 +281,21 @@ def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) ->
     from ekc.search.database.listing import list_measurement
     from ekc.search.database.query import require_schedule
 
-    first = groups[0].rows[0]
-    schedule = require_schedule(first)
+    schedule = require_schedule(groups[0].rows[0])
+    measured = [[list_measurement(row) for row in group.rows] for group in groups]
     if as_json:
-        found = [list_measurement(row) for group in groups for row in group.rows]
         steps = [step.to_json() for step in schedule.steps]
         heads = {"file": str(file), "operator": groups[0].operator, "digest": schedule.digest}
-        print_json(heads | {"schedule": steps, "rows": found})
+        print_json(heads | {"schedule": steps, "rows": [*chain.from_iterable(measured)]})
         return
     tables = [
-        _format_measurements(f"{file}: {group.operator} on {group.conditions}", group) for group in groups
+        _format_measurements(f"{file}: {group.operator} on {group.conditions}", found)
+        for group, found in zip(groups, measured, strict=True)
     ]
     print_text("\n\n".join([*tables, schedule.to_python()]))
 
 
-def _format_measurements(title: str, group: RecordGroup) -> str:
-    from ekc.search.database.listing import list_measurement
-    from ekc.search.summary import choose_unit, format_figure
-
-    found = [list_measurement(row) for row in group.rows]
+def _format_measurements(title: str, found: Sequence[dict[str, Any]]) -> str:
     seconds = choose_unit([one.get("latency_s") for one in found], "s")
     joules = choose_unit([one.get("energy_j") for one in found], "J")
     heads = (

@@ -11,7 +11,7 @@ import click
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.event_log import is_database
 from ekc.cli.output import FILE, ensure_writable, json_option, log, print_json, print_text
-from ekc.cli.schedule_source import choice_options
+from ekc.cli.sources import choice_options
 from ekc.errors import InvalidInput
 
 if TYPE_CHECKING:

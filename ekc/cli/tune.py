@@ -1,20 +1,28 @@
-"""`ekc tune`: search for the kernel of least energy, print the result, write the kernel."""
+"""`ekc tune`: search for the kernel of least energy, print the result, write the kernel. With `--model FILE`:
+tune the layers of a model, print one table, write one library."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import ekc
+from ekc import devices
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments
 from ekc.cli.event_log import EventLog
-from ekc.cli.model_file import model_option, read_model
 from ekc.cli.output import (
+    EXIT_BAD_INPUT,
     FILE,
     LibraryTarget,
     cubin_option,
     find_exit_status,
+    format_functions,
     format_library,
     json_option,
     log,
@@ -25,9 +33,119 @@ from ekc.cli.output import (
     print_text,
 )
 from ekc.cli.report import check_report_file, format_report, write_report
-from ekc.cli.schedule_source import choice_options, target_option
-from ekc.cli.tune_arguments import TuneArguments, check_plan_file, write_plan
+from ekc.cli.sources import choice_options, model_option, read_model, target_option
 from ekc.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ekc.codegen.library.kernels import Bundle
+    from ekc.ir.operator import Operator
+    from ekc.models.model import Model
+    from ekc.search.clocks.plan import ClockPlan
+    from ekc.search.tuning_result import TuningResult
+    from ekc.search.whole_model.model_result import ModelResult
+
+
+@dataclass(frozen=True)
+class TuneArguments:
+    """Options of a tuning run that do not depend on the operator; each is an option of `ekc tune`."""
+
+    target: str
+    effort: str | None
+    trials: int | None
+    trials_per_layer: int | None
+    objective: str
+    max_slowdown: float
+    clocks: str
+    seed: int
+    records: Path | None
+    time_budget_s: float | None
+    workers: int | None
+    quiet: bool
+    contenders: tuple[str, ...]
+
+    def check_options(self) -> None:
+        """Raise `InvalidInput` for options that `ekc.tune` would refuse, before any file is written."""
+        from ekc.search.data.options import check_options, parse_contenders
+
+        check_options(
+            *(self.trials, self.effort, self.max_slowdown, self.clocks, self.seed, self.time_budget_s)
+        )
+        parse_contenders(self.contenders)
+        self._check_devices_and_files()
+
+    def check_model_options(self, model: Model) -> None:
+        """Raise `InvalidInput` for options that `ekc.tune_model` would refuse, before any file is written."""
+        from ekc.search.whole_model.model_search import check_model, check_model_options
+
+        check_model_options(
+            *(check_model(model), self.trials, self.effort, self.trials_per_layer),
+            *(self.max_slowdown, self.clocks, self.seed, self.time_budget_s),
+        )
+        self._check_devices_and_files()
+
+    def _check_devices_and_files(self) -> None:
+        from ekc.search.data.selection import parse_objective
+        from ekc.search.database.database import RecordStore
+
+        parse_objective(self.objective)
+        device = devices.open(self.target)
+        if self.target == "auto" and device.simulated and not self.quiet:
+            log(f"ekc: no GPU found: this run simulates the {device.name}; --target names another device")
+        RecordStore(self.records).close()
+
+    def run_tuning(self, op: Operator, event_log: EventLog) -> TuningResult:
+        """Run `ekc.tune` and write its events to the log."""
+        from ekc.search.data.options import parse_effort
+
+        trials = self.trials or parse_effort(self.effort).trials
+        with self._open_workers(trials) as executor:
+            return ekc.tune(op, executor=executor, **self._list_options(event_log, "trials_per_layer"))
+
+    def run_model(self, model: Model, event_log: EventLog) -> ModelResult:
+        """Run `ekc.tune_model` and write its events to the log."""
+        from ekc.search.whole_model.scheduler import make_budget
+
+        trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
+        with self._open_workers(trials) as executor:
+            return ekc.tune_model(model, executor=executor, **self._list_options(event_log, "contenders"))
+
+    def _list_options(self, event_log: EventLog, *without: str) -> dict[str, Any]:
+        """The arguments of `ekc.tune` or `ekc.tune_model` by name."""
+        own = ("workers", "quiet", *without)
+        options = {name: value for name, value in vars(self).items() if name not in own}
+        return options | {"progress": not self.quiet, "callback": event_log.make_listener()}
+
+    @contextmanager
+    def _open_workers(self, trials: int) -> Iterator[Executor | None]:
+        """The pool of --workers; None without the option: the run opens its own."""
+        from ekc.search.loop.compile_job import open_worker_pool
+
+        if self.workers is None:
+            yield None
+            return
+        with open_worker_pool(devices.open(self.target), trials, self.workers) as executor:
+            yield executor
+
+
+def check_plan_file(file: Path | None, clocks: str) -> None:
+    """Raise `InvalidInput` for a file that cannot be written, and without `--clocks search`."""
+    if file is None:
+        return
+    if clocks != "search":
+        raise InvalidInput("--plan: a plan needs --clocks search; add it, or leave --plan out")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InvalidInput(f"--plan {file}: not a file in a folder that exists")
+
+
+def write_plan(file: Path | None, plan: ClockPlan | None, note: str) -> None:
+    """Write the plan, and say so; where there is none, say why."""
+    if file is None:
+        return
+    if plan is None:
+        log(f"ekc: no plan was written to {file}: {note or 'the search of clocks did not begin'}")
+        return
+    plan.write(file)
+    log(f"ekc: wrote {file}; apply it with: ekc govern --plan {file} -- COMMAND")
 
 
 @click.command(cls=OperatorCommand)
@@ -145,8 +263,6 @@ def tune(
             raise InvalidInput("--contender: no library is measured with --model; tune one operator")
         if not request.is_empty:
             raise InvalidInput("--model: the file names its operators itself; leave OPERATOR out")
-        from ekc.cli.model import tune_layers
-
         read = read_model(model, request.options)
         return tune_layers(read, chosen, events, target, report, as_json, plan)
 
@@ -179,3 +295,58 @@ def _tune_one(
 
         log(format_report(report, write_report(report, [collect_run(result)])))
     return find_exit_status(result)
+
+
+def tune_layers(
+    model: Model,
+    options: TuneArguments,
+    event_log: EventLog,
+    target: LibraryTarget,
+    report: Path | None,
+    as_json: bool,
+    plan: Path | None,
+) -> int:
+    """Tune the layers of a model, print them and write one library of them. Returns the exit status."""
+    from ekc.codegen.library.function_plan import name_layers, plan_functions
+    from ekc.codegen.library.legal_names import make_library_name
+    from ekc.codegen.library.write import write_bundle
+    from ekc.search.whole_model.model_result import NOT_TUNED
+
+    # Names that no library can have are refused before the first layer is tuned.
+    plan_functions(name_layers(model.layers))
+    options.check_model_options(model)
+    name = target.name or make_library_name(model.name)
+    folder = prepare_library_folder(target.out, name)
+    result = options.run_model(model, event_log)
+    failed = [x for x in result.layers if x.failure and not x.failure.startswith(NOT_TUNED)]
+    for x in failed:
+        log(f"ekc: layer {x.layer.name}: {x.failure}")
+    library = result.make_bundle(name)
+    with log_lost_kernels(folder, name):
+        paths = write_bundle(library, folder, cubin=target.cubin)
+    if as_json:
+        print_json(_to_json(result, library, paths))
+    else:
+        print_text(f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}")
+    write_plan(plan, result.plan, result.clocks_note)
+    if report is not None:
+        page = result.make_report()
+        page.write(report)
+        log(format_report(report, page))
+    if status := find_exit_status(result):
+        log("ekc: interrupted")
+        return status
+    return EXIT_BAD_INPUT if failed else 0
+
+
+def _to_json(result: ModelResult, library: Bundle, paths: tuple[Path, ...]) -> dict[str, object]:
+    """The object that --json prints: each layer with the names of its functions."""
+    functions: dict[str, list[str]] = {}
+    for function in library.functions:
+        for shape in function.shapes:
+            functions.setdefault(shape.op.digest, []).append(function.name)
+    facts = result.to_json()
+    digests = [x.layer.op.digest for x in result.layers if x.result is not None]
+    for layer, digest in zip(facts["layers"], digests, strict=True):
+        layer["functions"] = functions[digest]
+    return facts | {"exported": [str(p) for p in paths]}

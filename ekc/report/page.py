@@ -191,14 +191,9 @@ def _make_section(run: RunData, number: int, sizes: Counter[str]) -> dict[str, A
 
 def _pack(value: object) -> str:
     """JSON text, compressed, as base64."""
-    return _compress(json.dumps(value, separators=(",", ":"), cls=_plotly_encoder()).encode())
-
-
-def _plotly_encoder() -> type[json.JSONEncoder]:
     from plotly.utils import PlotlyJSONEncoder
 
-    encoder: type[json.JSONEncoder] = PlotlyJSONEncoder
-    return encoder
+    return _compress(json.dumps(value, separators=(",", ":"), cls=PlotlyJSONEncoder).encode())
 
 
 @cache

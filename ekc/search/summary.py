@@ -19,7 +19,7 @@ from ekc.display import format_html_table
 from ekc.search.data.library_result import describe_ratios
 from ekc.search.data.result import ModelCard, TuningData
 from ekc.search.data.trial import Trial, compare_energies, describe_energy_source
-from ekc.tables import TABLE_WIDTH, choose_prefix, count_nouns, format_rounded, format_table
+from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_rounded, format_table
 
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
@@ -110,25 +110,9 @@ def format_summary(result: TuningData) -> str:
     return "\n".join(parts)
 
 
-def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
-    """The scale and unit that show the smallest value with digits before the point."""
-    least = min((v for v in values if v), default=1.0)
-    scale, prefix = choose_prefix(least)
-    return scale, prefix + unit
-
-
 def _choose_units(trials: Sequence[Trial]) -> tuple[tuple[float, str], tuple[float, str]]:
     """Scales and units of latency and energy."""
     return choose_unit([t.latency_s for t in trials], "s"), choose_unit([t.energy_j for t in trials], "J")
-
-
-def format_figure(value: float | None, scale: float = 1.0) -> str:
-    """Format a value with four significant digits and no exponent; "-" for None."""
-    if value is None:
-        return "-"
-    scaled = value / scale
-    digits = max(0, 4 - len(str(int(abs(scaled)))))
-    return f"{scaled:z.{digits}f}"
 
 
 def _format_figures(trial: Trial, latency_scale: float, energy_scale: float) -> tuple[str, str, str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ekc.cli.arguments import parse_inputs
-from ekc.cli.model_file import read_model
+from ekc.cli.sources import read_model
 from ekc.errors import InvalidInput
 from ekc.models.layer_file import from_layers
 from tests.cli.conftest import CommandLine

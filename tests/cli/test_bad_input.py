@@ -158,9 +158,7 @@ def test_missing_nvrtc_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyP
 
 def test_output_folder_is_checked_before_tuning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("not a folder")
-    monkeypatch.setattr(
-        "ekc.cli.tune_arguments.TuneArguments.run_model", lambda *_: pytest.fail("tuning began")
-    )
+    monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_model", lambda *_: pytest.fail("tuning began"))
     assert "cannot write into file/here" in cli.refusal(f"{TINY} --out file/here")
     assert "cannot write into file/here" in cli.refusal("export matmul 8 8 8 --out file/here")
 
@@ -180,9 +178,7 @@ LAYER = '[[layer]]\nname = "{name}"\noperator = "{operator}"\nm = {m}\nn = 8\nk 
 def test_mistake_in_the_last_layer_is_found_before_tuning(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, layer: dict[str, object], words: str
 ) -> None:
-    monkeypatch.setattr(
-        "ekc.cli.tune_arguments.TuneArguments.run_model", lambda *_: pytest.fail("tuning began")
-    )
+    monkeypatch.setattr("ekc.cli.tune.TuneArguments.run_model", lambda *_: pytest.fail("tuning began"))
     good = {"name": "first", "operator": "matmul", "m": 8}
     Path("bad.toml").write_text(LAYER.format(**good) + LAYER.format(**{**good, "name": "last", **layer}))
     assert words in cli.refusal("tune --model bad.toml --quiet")
@@ -308,7 +304,7 @@ def test_interrupt_outside_tune_is_status_130(cli: CommandLine, monkeypatch: pyt
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ekc.cli.schedule_source.ScheduleSource.find_schedule", stop)
+    monkeypatch.setattr("ekc.cli.sources.ScheduleSource.find_schedule", stop)
     assert cli("show matmul 4 4 4", status=130).err.strip() == "ekc: interrupted"
 
 

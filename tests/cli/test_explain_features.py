@@ -39,8 +39,8 @@ def filed(recording: Path, path: Path) -> Path:
     with RecordStore(path) as store:
         for row in read_recording(recording).rows:
             key = RecordKey(
-                *(to_canonical_json(OP.to_json()), row.digest, device.name, device.simulated, device.driver),
-                *(describe_toolchain(), device.clock_regime, device.data_policy),
+                *(device.name, device.simulated, device.clock_regime, device.data_policy, device.driver),
+                *(describe_toolchain(), to_canonical_json(OP.to_json()), row.digest),
             )
             figures = [("timing", key, timing) for timing in row.timings.values()]
             figures += [("metering", replace(key, window_s=m.window_s), m) for m in row.meterings.values()]

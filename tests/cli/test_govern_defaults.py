@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.cli import govern_defaults
+from ekc.cli import govern_options
 from ekc.cli.govern import govern
 from tests.cli.conftest import CommandLine
 
@@ -20,7 +20,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     system, user = tmp_path / "etc" / "govern.toml", tmp_path / "config" / "ekc" / "govern.toml"
     for file in (system, user):
         file.parent.mkdir(parents=True)
-    monkeypatch.setattr(govern_defaults, "SYSTEM_FILE", system)
+    monkeypatch.setattr(govern_options, "SYSTEM_FILE", system)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return {"system": system, "user": user}
@@ -116,7 +116,7 @@ def test_variables_of_one_run_are_not_read(cli: CommandLine, monkeypatch: pytest
 
 def test_every_name_of_a_key_is_that_of_its_variable() -> None:
     """`--gpu` is EKC_GOVERN_GPU: click makes the variable of the parameter's name."""
-    for key, option in govern_defaults.list_configurable(govern).items():
+    for key, option in govern_options.list_configurable(govern).items():
         assert option.name == key.replace("-", "_")
 
 

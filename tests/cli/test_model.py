@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ekc
-from ekc.cli.tune_arguments import TuneArguments
+from ekc.cli.tune import TuneArguments
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.models.model import Model
 from ekc.search.data.result import INTERRUPTED

@@ -48,7 +48,7 @@ def made(cli: CommandLine) -> Path:
     def add(schedule: ekc.Schedule, kind: Any, payload: dict[str, Any], day: int, **changes: Any) -> None:
         status = changes.pop("status", "ok")
         operator = to_canonical_json(schedule.op.to_json())
-        key = RecordKey(operator, schedule.digest, "Made-up GPU", False, "580", "13.5", "free", "none")
+        key = RecordKey("Made-up GPU", False, "free", "none", "580", "13.5", operator, schedule.digest)
         created = f"2026-11-{day:02}T10:00:00+00:00"
         key = replace(key, **changes)
         store.add(RecordRow(kind, key, schedule.to_json(), status, payload, created=created))

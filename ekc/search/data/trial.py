@@ -83,10 +83,15 @@ class Trial:
         }
 
     def __repr__(self) -> str:
-        return format_trial(self)
+        simulated = ", simulated" if self.simulated else ""
+        structure = shorten(self.structure) or "no structure"
+        return format_line(self, f"{shorten(describe_trial(self), 60)}{simulated}, {structure}")
 
     def _repr_html_(self) -> str:
-        return format_trial_html(self)
+        """A table of the figures, and the steps as Python."""
+        rows = [(name, text) for name, text in _list_figures(self) if text]
+        table = format_html_table(("", "simulated" if self.simulated else "measured"), rows, label_count=2)
+        return table + format_html_text(self.schedule.to_python())
 
 
 def _interval_to_json(interval: Interval | None) -> list[float] | None:
@@ -145,20 +150,6 @@ def describe_trial(trial: Trial) -> str:
         return latency
     energy = f"{format_rounded(trial.energy_j * 1e3, 4)} mJ"
     return f"{latency}, {energy} {'metered' if trial.metered else 'predicted'}"
-
-
-def format_trial(trial: Trial) -> str:
-    """The `repr` of a trial."""
-    simulated = ", simulated" if trial.simulated else ""
-    structure = shorten(trial.structure) or "no structure"
-    return format_line(trial, f"{shorten(describe_trial(trial), 60)}{simulated}, {structure}")
-
-
-def format_trial_html(trial: Trial) -> str:
-    """A table of the figures of a trial, and its steps as Python."""
-    rows = [(name, text) for name, text in _list_figures(trial) if text]
-    table = format_html_table(("", "simulated" if trial.simulated else "measured"), rows, label_count=2)
-    return table + format_html_text(trial.schedule.to_python())
 
 
 def _list_figures(trial: Trial) -> Iterator[tuple[str, str]]:

@@ -133,30 +133,26 @@ class RecordStore:
     """
 
     def __init__(self, path: str | Path | None, *, create: bool = True, busy_timeout_s: float = 5.0) -> None:
-        self._path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path)
+        """The file; None for a store in memory."""
         self._busy_timeout_s = busy_timeout_s
-        if self._path is not None:
-            check_record_path(self._path, create)
+        if self.path is not None:
+            check_record_path(self.path, create)
             if not create:
-                warn_of_log(self._path)
+                warn_of_log(self.path)
         with self._raise_record_errors():
             self._connection = sqlite3.connect(
-                _make_uri(self._path, create), uri=True, timeout=busy_timeout_s, isolation_level=None
+                _make_uri(self.path, create), uri=True, timeout=busy_timeout_s, isolation_level=None
             )
         self._schema_version: int | None = None
-        self._checkpoints = Checkpointer(self._path) if create and self._path is not None else None
+        self._checkpoints = Checkpointer(self.path) if create and self.path is not None else None
         try:
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             with self._raise_record_errors():
-                self._prepare(create or self._path is None)
+                self._prepare(create or self.path is None)
         except BaseException:
             self._connection.close()
             raise
-
-    @property
-    def path(self) -> Path | None:
-        """The file; None for a store in memory."""
-        return self._path
 
     def __enter__(self) -> Self:
         return self
@@ -287,7 +283,7 @@ class RecordStore:
 
     @property
     def _display_name(self) -> str:
-        return "the record store in memory" if self._path is None else str(self._path)
+        return "the record store in memory" if self.path is None else str(self.path)
 
     def _prepare(self, create: bool) -> None:
         if create and self._is_blank():
@@ -303,8 +299,8 @@ class RecordStore:
         if not create:
             # Not mode=ro: a read-only connection leaves its log files behind when it closes.
             self._connection.execute("pragma query_only = on")
-            if self._path is not None:
-                limit_work(self._connection, self._path)
+            if self.path is not None:
+                limit_work(self._connection, self.path)
 
     def _is_blank(self) -> bool:
         return self._read_pragma("application_id") == 0 and self._read_pragma("schema_version") == 0

@@ -120,7 +120,9 @@ def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSu
 
 def read_groups(path: str | Path) -> list[RecordGroup]:
     """Read a record file as groups, in the order of their first row. Raises `RecordError`."""
-    return group_records(read_rows(path), path)
+    found = group_rows(read_rows(path))
+    names = _name_operators((text for text, _ in found), path)
+    return [RecordGroup(names[text], there, tuple(some)) for (text, there), some in found.items()]
 
 
 def read_rows(path: str | Path) -> list[RecordRow]:
@@ -130,13 +132,6 @@ def read_rows(path: str | Path) -> list[RecordRow]:
     if not rows:
         raise RecordError(f"{path} is empty: no record was ever written to it")
     return rows
-
-
-def group_records(rows: Iterable[RecordRow], path: str | Path) -> list[RecordGroup]:
-    """Group rows by operator and conditions. `path` is named in the error of a damaged operator."""
-    found = group_rows(rows)
-    names = _name_operators((text for text, _ in found), path)
-    return [RecordGroup(names[text], there, tuple(some)) for (text, there), some in found.items()]
 
 
 def _name_operators(texts: Iterable[str], path: str | Path) -> dict[str, str]:

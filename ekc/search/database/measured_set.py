@@ -149,7 +149,10 @@ def find_schedule(
     Raises `RecordError` for the file, `InvalidInput` if the word fits no schedule, or more than one.
     """
     if word not in ("best", "fastest"):
-        return _find_by_digest(word, records)
+        with RecordStore(records, create=False) as store:
+            numbers = store.find_digests(word)
+            digest = _match_digest(word, numbers, records)
+            return require_schedule(store.read_row(numbers[digest]))
     op = op or _find_only_operator(word, records, device, any_toolchain)
     best, fastest = load_winners(op, records, device, rule, any_toolchain)
     return (best if word == "best" else fastest).schedule
@@ -201,13 +204,6 @@ def _require_single_operator(
         f"{word}: {file} holds {len(operators)} operators ({names}{'; ...' * (len(operators) > 3)}); "
         "name one after A and B"
     )
-
-
-def _find_by_digest(word: str, records: str | Path) -> Schedule:
-    with RecordStore(records, create=False) as store:
-        numbers = store.find_digests(word)
-        digest = _match_digest(word, numbers, records)
-        return require_schedule(store.read_row(numbers[digest]))
 
 
 def _match_digest(word: str, digests: Iterable[str], file: str | Path) -> str:

@@ -27,21 +27,13 @@ MeasurementT = TypeVar("MeasurementT", Timing, Metering)
 
 
 @dataclass(frozen=True)
-class RecordKey:
-    """Identity of a measurement: two measurements of one kind with equal keys are the same."""
+class RecordKey(RecordConditions):
+    """Identity of a measurement: its conditions, and what was measured. Two measurements of one kind with
+    equal keys are the same."""
 
     operator: str
     """JSON text of the operator, from `to_canonical_json`."""
     schedule_digest: str
-    device: str
-    simulated: bool
-    driver: str
-    """Version of the driver; of a simulated device, version of the simulator."""
-    nvrtc: str
-    """Versions of NVRTC and of the generator, from `codegen.generate.describe_toolchain`."""
-    clock_regime: str
-    """Clock setting, such as "fixed 1410 MHz"."""
-    data_policy: str
     draw: int = 0
     """Number of the repeat; 0 for the first measurement of a kernel."""
     window_s: float | None = None

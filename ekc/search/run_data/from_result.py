@@ -17,8 +17,7 @@ from ekc.search.clocks.plan import ClockPlan, PlannedLayer
 from ekc.search.cost_model.features import COUNT_FEATURES, FEATURE_NAMES
 from ekc.search.data.result import TuningData, get_arithmetic_type
 from ekc.search.data.trial import Trial, list_columns
-from ekc.search.run_data.code import break_down_energy, list_kernels
-from ekc.search.run_data.models import map_space, measure_importance
+from ekc.search.run_data.parts import break_down_energy, list_kernels, map_space, measure_importance
 from ekc.search.summary import (
     CARD_HEADERS,
     CLOCK_NOTE,

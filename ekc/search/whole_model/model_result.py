@@ -21,9 +21,9 @@ from ekc.models.model import Model, ModelLayer
 from ekc.search.clocks.plan import ClockPlan
 from ekc.search.data.result import DeviceInfo, MeasurementCost
 from ekc.search.data.trial import describe_energy_source, describe_trial
-from ekc.search.summary import choose_unit, format_figure, format_speedup, wrap_note
+from ekc.search.summary import format_speedup, wrap_note
 from ekc.search.tuning_result import TuningResult, make_board, make_choice
-from ekc.tables import count_nouns, format_quantity, format_table
+from ekc.tables import choose_unit, count_nouns, format_figure, format_quantity, format_table
 from ekc.version import __version__
 
 if TYPE_CHECKING:

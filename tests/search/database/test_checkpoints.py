@@ -59,7 +59,7 @@ from ekc.search.database import database
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore
 
 database.CHECKPOINT_INTERVAL_S = {SOON_S}
-key = RecordKey("{{}}", "d", "a100", True, "580.1", "13.0", "fixed", "ones")
+key = RecordKey("a100", True, "fixed", "ones", "580.1", "13.0", "{{}}", "d")
 with RecordStore(sys.argv[1]) as store:
     while True:
         print(store.add(RecordRow("failure", key, "[]", "ok")).id, flush=True)

@@ -30,7 +30,7 @@ from ekc.version import __version__
 
 ROOT = Path(__file__).parents[3]
 OPERATOR = to_canonical_json({"kind": "matmul", "m": 8})
-KEY = RecordKey(OPERATOR, "d1", "a100", True, "580.1", "13.0", "fixed", "normal(0,1) seed 0")
+KEY = RecordKey("a100", True, "fixed", "normal(0,1) seed 0", "580.1", "13.0", OPERATOR, "d1")
 ROW = RecordRow("timing", KEY, '[["split","i",[2]]]', "ok", {"latency_s": 1e-3, "throttle": ["power cap"]})
 
 WRITER = """
@@ -38,7 +38,7 @@ import sys
 from dataclasses import replace
 from ekc.search.database.database import RecordKey, RecordRow, RecordStore
 who, count = sys.argv[2], int(sys.argv[3])
-key = RecordKey("{}", "d", who, True, "580.1", "13.0", "fixed", "ones")
+key = RecordKey(who, True, "fixed", "ones", "580.1", "13.0", "{}", "d")
 with RecordStore(sys.argv[1]) as store:
     for draw in range(count):
         store.add(RecordRow("timing", replace(key, draw=draw), "[]", "ok", {"pad": "x" * 300}))

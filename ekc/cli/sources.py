@@ -1,23 +1,27 @@
-"""The schedule that a command works on: from a file, the best of a record file, or the naive schedule."""
+"""The schedule (from a file, the best of a record file, or the naive one) or the model that a command works
+on. The reader of a model is chosen by the ending of its file."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ekc import devices
 from ekc.cli.arguments import OperatorRequest, operator_arguments, refuse_unused_options
-from ekc.cli.output import FILE
+from ekc.cli.output import FILE, log
 from ekc.errors import InvalidInput
 from ekc.file_limits import parse_json, read_plain_file
 
 if TYPE_CHECKING:
+    from ekc.devices.device import Device
     from ekc.ir.schedule.schedule import Schedule
+    from ekc.models.model import Model
     from ekc.search.data.trial import Trial
 
 
@@ -64,15 +68,18 @@ class ScheduleSource:
 
             naive = "naive schedule, one output element per thread"
             return LocatedSchedule(make_naive_schedule(op), naive, is_naive=True)
-        from ekc import devices
         from ekc.search.data.selection import SelectionRule
         from ekc.search.database.query import choose_best
 
         rule = SelectionRule(self.objective, self.max_slowdown)
-        trial = choose_best(op, self.records, devices.open(self.target), rule, self.any_toolchain)
+        trial = choose_best(op, self.records, self.open_device(), rule, self.any_toolchain)
         elsewhere = trial.measured_elsewhere
         mark = f", measured elsewhere: {elsewhere}" if elsewhere else ""
         return LocatedSchedule(trial.schedule, f"best schedule of {self.records} {rule}{mark}", trial)
+
+    def open_device(self) -> Device:
+        """Open the device of --target. Raises `DeviceError`."""
+        return devices.open(self.target)
 
 
 def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,11 +92,10 @@ def schedule_source(command: Callable[..., Any]) -> Callable[..., Any]:
         source = ScheduleSource(**{field.name: values.pop(field.name) for field in fields(ScheduleSource)})
         return command(source=source, **values)
 
-    schedule_help = "Take the schedule of this JSON file (ekc export writes one)."
     wrapped = target_option(choice_options(any_toolchain_option(wrapped)))
     for name, words in (
         ("records", "Take the best schedule of this record file."),
-        ("schedule", schedule_help),
+        ("schedule", "Take the schedule of this JSON file (ekc export writes one)."),
     ):
         wrapped = click.option(f"--{name}", type=FILE, help=words)(wrapped)
     return wrapped
@@ -167,3 +173,57 @@ def _find_schedule_record(data: dict[str, Any], file: str) -> Any:
             "write the schedule of one to a file of its own"
         )
     return kernels[0].get("schedule")
+
+
+READER_OPTIONS = ("dtype", "inputs", "values")
+"""Options of an operator that a reader of models takes as well."""
+LAYERS_WARNING = "ekc: warning: --layers will be gone in the next release; write --model"
+
+
+def model_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with `--model FILE`, passed as `model`, and with its old name `--layers`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(layers: Path | None, model: Path | None, **values: Any) -> Any:
+            if layers is None:
+                return command(model=model, **values)
+            if model is not None:
+                raise InvalidInput("--layers and --model: give --model alone")
+            trials = values.get("trials")
+            log(LAYERS_WARNING + (", and --trials-per-layer for --trials" if trials is not None else ""))
+            if trials is not None:
+                values |= {"trials": None, "trials_per_layer": trials}
+            return command(model=layers, **values)
+
+        wrapped = click.option("--layers", type=FILE, hidden=True)(wrapped)
+        return click.option("--model", type=FILE, help=help_text)(wrapped)
+
+    return decorate
+
+
+def read_model(file: Path, options: Mapping[str, object]) -> Model:
+    """Read a model from a layer file (.toml), an ONNX file (.onnx) or a program of torch.export (.pt2).
+    `options`: `dtype`, `inputs` and `values`, where given. Raises `InvalidInput`."""
+    from ekc import models
+
+    for name in options:
+        if name not in READER_OPTIONS:
+            raise InvalidInput(f"--{name.replace('_', '-')}: {file} has its operators itself; leave it out")
+    if file.suffix == ".toml":
+        for name in options:
+            option = "input" if name in ("inputs", "values") else name
+            raise InvalidInput(f"--{option}: a layer file has its types and shapes itself; leave it out")
+        return models.from_layers(file)
+    given: dict[str, Any] = {"dtype": options.get("dtype"), "shapes": options.get("inputs")}
+    if file.suffix == ".onnx":
+        model: Model = models.from_onnx(file, **given | {"values": options.get("values")})
+    elif "values" in options:
+        raise InvalidInput(f"--input: only inputs of ONNX models have values; {file} takes shapes")
+    elif file.suffix == ".pt2":
+        model = models.from_exported(file, **given)
+    else:
+        raise InvalidInput(
+            f"--model: {file} is no .toml (layer file), .onnx or .pt2 (torch.export); rename it, or export it"
+        )
+    return model

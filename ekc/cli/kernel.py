@@ -1,4 +1,6 @@
-"""`ekc check`: static facts of a kernel and counts of its execution on the CPU, without a GPU."""
+"""Commands on one kernel: `ekc show` prints its schedule, program, CUDA or PTX; `ekc explore` shows it step
+by step on a page; `ekc run` executes it and compares it with the float64 reference; `ekc check` prints its
+static facts and the counts of its execution."""
 
 from __future__ import annotations
 
@@ -6,29 +8,179 @@ import re
 import textwrap
 from collections import Counter
 from dataclasses import asdict
+from math import ceil, prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import ekc
 from ekc.cli.arguments import OperatorCommand
 from ekc.cli.output import (
+    FILE,
     describe_execution,
     format_accesses,
     format_counts,
     json_option,
+    log,
     print_json,
     print_text,
+    write_text_file,
 )
-from ekc.cli.schedule_source import ScheduleSource, schedule_source
+from ekc.cli.sources import ScheduleSource, schedule_source
+from ekc.errors import InvalidInput, Refusal
 from ekc.tables import TABLE_WIDTH, format_rounded, format_table
 
 if TYPE_CHECKING:
     from ekc.codegen.compiled import CompiledKernel, Launch, Resources
     from ekc.devices.device import Device
-    from ekc.errors import Refusal
     from ekc.ir.schedule.schedule import Schedule
     from ekc.machine_code.executed import MachineAccess
-    from ekc.runtime.verify import LaunchCheck
+    from ekc.runtime.verify import DeviceVerdict, LaunchCheck, Verdict
+
+
+@click.command(cls=OperatorCommand)
+@schedule_source
+@click.option("--cuda", is_flag=True, help="Also print the CUDA source.")
+@click.option("--ptx", is_flag=True, help="Also print the PTX that NVRTC compiles.")
+@click.option("--svg", type=FILE, help="Also write pictures of the schedule into this SVG file.")
+@click.option(
+    "--picture",
+    help="Picture of --svg: loops, threads, staging, banks, fragments, or overview with all that apply. "
+    "[default: overview]",
+)
+@json_option
+def show(
+    source: ScheduleSource, cuda: bool, ptx: bool, svg: Path | None, picture: str | None, as_json: bool
+) -> None:
+    """Print a schedule: the Python that makes it, its program, and with --cuda or --ptx its kernel.
+
+    Without --records or --schedule the naive schedule is printed.
+    """
+    from ekc.codegen.generate import compile_schedule, generate
+
+    if picture is not None and svg is None:
+        raise InvalidInput("--picture: no file to write it into; add --svg FILE")
+    found, device = source.find_schedule(), source.open_device()
+    schedule = found.schedule
+    parts = {"python": schedule.to_python(), "program": str(schedule)}
+    if cuda:
+        parts["cuda_source"] = generate(schedule, device.limits).source
+    if ptx:
+        parts["ptx"] = compile_schedule(schedule, device.arch, device.limits).ptx
+    if svg is not None:
+        write_text_file("--svg", svg, schedule.draw(picture or "overview"))
+        parts["svg"] = str(svg)
+    if as_json:
+        head = {"operator": schedule.op.to_json(), "schedule": [s.to_json() for s in schedule.steps]}
+        print_json(head | {"digest": schedule.digest, "origin": found.origin} | parts)
+        return
+    print_text(f"# {found.origin}, digest {schedule.digest}\n")
+    if svg is not None:
+        log(f"wrote {parts.pop('svg')}")
+    print_text("\n\n".join(parts.values()))
+
+
+@click.command(cls=OperatorCommand)
+@schedule_source
+@click.option("--port", type=int, default=0, help="Port of 127.0.0.1. [default: a free one]")
+@click.option("--no-browser", is_flag=True, help="Print the address and open no browser.")
+def explore(source: ScheduleSource, port: int, no_browser: bool) -> None:
+    """Explore schedules step by step, on a page in the browser, until Ctrl-C.
+
+    At every point the page lists the legal next steps with their estimated time and joules. Without --records
+    or --schedule it begins at the naive schedule.
+    """
+    from ekc.explorer.server import explore as serve
+
+    found = source.find_schedule()
+    log("ekc explore: Ctrl-C ends it; the address holds the token of this server")
+    serve(found.schedule, source.target, port=port, open_browser=not no_browser, announce=print_text)
+    log("ekc explore: stopped")
+
+
+@click.command(cls=OperatorCommand)
+@schedule_source
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random inputs."
+)
+@json_option
+def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
+    """Compile a schedule, execute its PTX on random inputs and compare with a float64 reference.
+
+    The PTX runs on the CPU under a sanitizer; of a large grid some blocks are executed. With a GPU as
+    --target the whole kernel runs there too. Without --records or --schedule the naive schedule runs.
+
+    The exit status is 1 if a result is wrong or the sanitizer finds something.
+    """
+    from ekc.devices.device import ExecutionDevice, check_device_memory
+    from ekc.ir.comparison.compare import describe_input_policy
+    from ekc.ir.comparison.tolerance import ReferenceEvaluator
+    from ekc.runtime.verify import verify, verify_if_executable
+
+    found, device = source.find_schedule(), source.open_device()
+    schedule = found.schedule
+    if isinstance(device, ExecutionDevice):
+        check_device_memory(schedule.op, device)
+    kernel = ekc.compile(schedule, arch=device.arch, limits=device.limits)
+    expected = ReferenceEvaluator.from_seed(schedule.op, seed)
+    on_device = verify_if_executable(device, schedule, kernel.compiled, expected)
+    verdict = verify(schedule, kernel.compiled, expected, seed)
+    ok = verdict.ok and (on_device is None or not on_device.fault)
+    facts = {
+        "operator": schedule.op.to_json(),
+        "digest": schedule.digest,
+        "origin": found.origin,
+        "arch": kernel.arch,
+        "executed_by": kernel.executed_by,
+        "seed": seed,
+        "max_error": verdict.worst_agreement.max_error,
+        "tolerance": verdict.worst_agreement.tolerance,
+        "complete": all(x.agreement.complete for x in verdict.launches),
+        "strays": sum(x.agreement.strays for x in verdict.launches),
+        "wrapped": verdict.worst_agreement.wrapped,
+        "blocks": sum(x.agreement.blocks for x in verdict.launches),
+        "total_blocks": sum(x.agreement.total_blocks for x in verdict.launches),
+        "launches": [describe_execution(x) for x in verdict.launches],
+        "on_device": None if on_device is None else str(on_device),
+        "ok": ok,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        title = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
+        inputs = describe_input_policy(schedule.op)
+        report = _format_run(verdict, on_device, inputs, seed, kernel.executed_by)
+        print_text(f"{title}\n{report}")
+    return 0 if ok else 1
+
+
+def _format_run(
+    verdict: Verdict, device_verdict: DeviceVerdict | None, inputs: str, seed: int, executed_by: str
+) -> str:
+    from ekc.ir.comparison.compare import INT32_WRAP_NOTE
+    from ekc.runtime.verify import WRONG_RESULT
+
+    complete = all(x.agreement.complete for x in verdict.launches)
+    strays = sum(x.agreement.strays for x in verdict.launches)
+    written = "every element that these blocks own" if complete else "NOT every element"
+    lines = {
+        "inputs": f"{inputs}, seed {seed}",
+        "run by": executed_by,
+        "blocks": verdict.coverage,
+        "max error": f"{verdict.worst_agreement.max_error:.3g}",
+        "tolerance": f"{verdict.worst_agreement.tolerance:.3g}",
+        "written": written + (f", and {strays} that other blocks own" if strays else ""),
+        "sanitizer": "\n           ".join(map(str, verdict.findings)) or "found nothing",
+    }
+    if verdict.worst_agreement.wrapped:
+        lines["integers"] = INT32_WRAP_NOTE
+    if device_verdict is not None:
+        lines["on the GPU"] = str(device_verdict)
+    facts = [f"{name:11}{text}" for name, text in lines.items()]
+    ends = {"": "agrees with the reference", WRONG_RESULT: "DOES NOT AGREE with the reference"}
+    fault = verdict.fault or (device_verdict.fault if device_verdict else "")
+    return "\n".join([*facts, ends.get(fault, "NOT SAFE: see what the sanitizer found")])
 
 
 _VECTOR_ACCESS = re.compile(r"\b((?:ld|st)\.(?:global|shared))(?:\.\w+)*?\.(v[248])\.[a-z]\d+")
@@ -49,13 +201,11 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     The exit status is 1 if a rule or limit refuses the schedule, the sanitizer finds something, or the result
     is wrong.
     """
-    import ekc
-    from ekc import devices
     from ekc.ir.comparison.compare import DATA_SEED
     from ekc.ir.comparison.tolerance import ReferenceEvaluator
     from ekc.runtime.verify import verify
 
-    found, device = source.find_schedule(), devices.open(source.target)
+    found, device = source.find_schedule(), source.open_device()
     arch = arch or device.arch
     refusals = _find_refusals(found.schedule, device, arch)
     op, ok = found.schedule.op, not refusals
@@ -78,7 +228,7 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        print_text(_format_report(found.schedule, found.origin, device, facts))
+        print_text(_format_check(found.schedule, found.origin, device, facts))
     return 0 if ok else 1
 
 
@@ -111,8 +261,6 @@ def _list_machine_accesses(
     compiled: CompiledKernel, launch: Launch, checked: LaunchCheck
 ) -> tuple[MachineAccess, ...]:
     """Accesses of the machine code, executed as often as the blocks that ran executed the PTX."""
-    from math import ceil, prod
-
     from ekc.machine_code.decode import decode_functions
     from ekc.machine_code.executed import count_runs, list_machine_accesses
     from ekc.ptx.constants import WARP_SIZE
@@ -128,8 +276,6 @@ def _list_machine_accesses(
 
 
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
-    from math import prod
-
     from ekc.devices.simulated.launch_counts import compute_occupancy
     from ekc.devices.simulated.specs import find_spec
 
@@ -149,8 +295,7 @@ def _count_vector_accesses(ptx: str, name: str) -> dict[str, int]:
     return dict(sorted(Counter(f"{op}.{width}" for op, width in _VECTOR_ACCESS.findall(text)).items()))
 
 
-def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
-
+def _format_check(schedule: Schedule, origin: str, device: Device, facts: dict[str, Any]) -> str:
     title = f"{str(schedule.op).splitlines()[0]}: {origin}\n"
     title += f"compiled for {facts['arch']}, limits of {device.label}"
     if facts["refusals"]:
@@ -161,7 +306,6 @@ def _format_report(schedule: Schedule, origin: str, device: Device, facts: dict[
 
 
 def _format_launch(launch: dict[str, Any]) -> str:
-
     occupancy, vectors = launch["occupancy"], launch["vector_accesses"]
     facts = {
         "grid": " x ".join(map(str, launch["grid"])),
