@@ -8,6 +8,7 @@ from ekc import errors, ir, search  # noqa: F401 (reached; no public names)
 from ekc import governor as governor
 from ekc import models as models
 from ekc import runtime as runtime
+from ekc.devices.observer import Observer as Observer
 from ekc.errors import ActuatorError as ActuatorError
 from ekc.errors import CompileError as CompileError
 from ekc.errors import DeviceError as DeviceError

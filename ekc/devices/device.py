@@ -84,6 +84,8 @@ class Timing:
     resources: tuple[Resources, ...] = ()
     """Registers, shared memory and spills by ptxas, one entry per launch, if the caller added them. A tuning
     run does, and learns from them which schedules spill."""
+    readings: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Readings of observers by their names (`ekc.devices.observer`)."""
 
     def __repr__(self) -> str:
         latency = f"{format_rounded(self.latency_s * 1e6, 4)} us"
@@ -111,6 +113,8 @@ class Metering:
     notes: tuple[str, ...] = ()
     samples_w: tuple[float, ...] = ()
     """Samples in watts from which the power is computed, in order: means from tick to tick of the counter."""
+    readings: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """As `Timing.readings`."""
 
     def __repr__(self) -> str:
         energy = f"{format_rounded(self.energy_j * 1e3, 4)} mJ, {self.power_w:.1f} W"

@@ -15,6 +15,7 @@ import numpy as np
 
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device, Metering, ModelledDevice, Timing
+from ekc.devices.observer import Observer
 from ekc.devices.recording import RecordedDevice
 from ekc.devices.statistics import Interval
 from ekc.errors import InvalidInput, NothingLegal
@@ -52,12 +53,20 @@ def open_record_store(device: Device, records: str | Path | None) -> RecordStore
 
 
 def open_space(
-    op: Operator, device: Device, objective: str, store: RecordStore
+    op: Operator,
+    device: Device,
+    objective: str,
+    store: RecordStore,
+    observers: Sequence[Observer] = (),
 ) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
     """Open the search space of an operator and the measurer of a device; on a recording the recorded
     schedules are the space. Warns of stored figures of this device that cannot be used. Raises
     `InvalidInput`."""
     if isinstance(device, RecordedDevice):
+        if observers:
+            raise InvalidInput(
+                f"observers: {device.label} is replayed, so nothing is measured; leave them out"
+            )
         return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
     unused = describe_unused(
         store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing"), device
@@ -69,7 +78,7 @@ def open_space(
             RuntimeWarning,
             stacklevel=2,
         )
-    return Space(op, device.limits), Measurer(device, store)
+    return Space(op, device.limits), Measurer(device, store, observers=observers)
 
 
 class TuningRun:

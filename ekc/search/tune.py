@@ -14,6 +14,7 @@ from pathlib import Path
 from ekc import devices
 from ekc.argument_checks import check_flag
 from ekc.devices.device import Device, check_device_memory
+from ekc.devices.observer import Observer, check_observers
 from ekc.errors import EkcError
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.schedule import Schedule
@@ -29,6 +30,8 @@ from ekc.search.data.options import (
 )
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.data.selection import parse_objective
+from ekc.search.data.trial import COLUMNS
+from ekc.search.database.listing import CSV_COLUMNS
 from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.loop.reporter import Reporter
 from ekc.search.progress import show_progress
@@ -52,6 +55,7 @@ def tune(
     effort: str | None = None,
     callback: EventListener | None = None,
     contenders: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
 ) -> TuningResult:
     """Search the schedules of `op` for the one of least energy that is nearly as fast as the fastest.
 
@@ -70,6 +74,8 @@ def tune(
     exception ends the run at once and reaches the caller. The logger "ekc.tune" gets the same events.
     contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for the same
     operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it cannot win.
+    observers: instances of `ekc.Observer`, each a quantity that is measured beside latency and energy;
+    `Trial.readings` has its readings.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -87,12 +93,13 @@ def tune(
         expected_calls=size.expected_calls if trials is None else None,
         contenders=parse_contenders(contenders),
     )
+    watching = check_observers(observers, (*COLUMNS, *CSV_COLUMNS))
     device = devices.open(target)
     check_device_memory(op, device)
     with show_progress(progress) as displays:
         listeners = displays + (() if callback is None else (callback,))
         reporter = Reporter(op, device, options, listeners)
-        return _run_search(op, device, options, reporter, start, records, executor)
+        return _run_search(op, device, options, reporter, start, records, executor, watching)
 
 
 def _run_search(
@@ -103,13 +110,14 @@ def _run_search(
     start: Sequence[Schedule],
     records: str | Path | None,
     executor: Executor | None,
+    observers: Sequence[Observer],
 ) -> TuningResult:
     """Run with the record store and the workers open, and report the start and an error."""
     with ExitStack() as stack:
         try:
             reporter.report("start")
             store = stack.enter_context(open_record_store(device, records))
-            space, measurer = open_space(op, device, options.objective, store)
+            space, measurer = open_space(op, device, options.objective, store, observers)
             workers = executor or stack.enter_context(open_worker_pool(device, options.trials))
             return TuningRun(space, measurer, workers, options, reporter).run(start)
         except (EkcError, KeyboardInterrupt) as problem:

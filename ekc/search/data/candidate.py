@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ekc.codegen.compiled import Resources
 from ekc.devices.device import Metering, Timing
+from ekc.devices.observer import collect_readings
 from ekc.devices.statistics import Interval, MeasuredValue, estimate_mean_interval
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.data.trial import Trial
@@ -112,6 +113,7 @@ class Candidate:
             checked=self.checked,
             simulated=conditions.simulated if conditions else False,
             metering_s=self.metering_s,
+            readings=collect_readings([*self.timings, *self.meterings]),
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, SupportsIndex, overload
 
 from ekc.devices.statistics import Difference, Interval, MeasuredValue, compare_pairwise
@@ -58,6 +58,8 @@ class Trial:
     """Seconds of metering that the run had spent on the device when this schedule was first metered."""
     simulated: bool = False
     """Whether the figures are those of a model of a device."""
+    readings: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """The last reading of each `ekc.Observer`, by its name."""
 
     @property
     def digest(self) -> str:
@@ -239,8 +241,11 @@ COLUMNS = {
 
 
 def list_columns(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """Values of `COLUMNS`, an entry for each trial; None where it has none. Tuples are one text."""
-    return {name: [_read_attribute(t, path) for t in trials] for name, path in COLUMNS.items()}
+    """Values of `COLUMNS` and of the readings, an entry for each trial; None where it has none. Tuples are
+    one text."""
+    columns = {name: [_read_attribute(t, path) for t in trials] for name, path in COLUMNS.items()}
+    readings = dict.fromkeys(name for t in trials for name in t.readings)
+    return columns | {name: [t.readings.get(name) for t in trials] for name in readings}
 
 
 def _read_attribute(trial: Trial, path: str) -> Any:

@@ -212,14 +212,15 @@ are the ends of 95 % intervals. A cell is empty where a row has no such figure: 
 
 
 def format_csv(path: str | Path) -> str:
-    """Format the measurements of a record file as CSV with `CSV_COLUMNS`, one line per row. The samples and
-    the steps of the schedules are left out. Raises `RecordError`."""
+    """Format the measurements of a record file as CSV with `CSV_COLUMNS` and the readings of observers, one
+    line per row. The samples and the steps of the schedules are left out. Raises `RecordError`."""
     rows = read_rows(path)
     names = _name_operators((row.key.operator for row in rows), path)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(CSV_COLUMNS), restval="", lineterminator="\n")
+    text, listed = io.StringIO(), [list_measurement(row) for row in rows]
+    columns = dict.fromkeys([*CSV_COLUMNS, *(name for one in listed for name in one)])
+    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(list_measurement(row) | {"operator": names[row.key.operator]} for row in rows)
+    writer.writerows(x | {"operator": names[row.key.operator]} for x, row in zip(listed, rows, strict=True))
     return text.getvalue()
 
 
@@ -239,5 +240,6 @@ def list_measurement(row: RecordRow) -> dict[str, Any]:
     values["simulated"] = int(row.key.simulated)
     if measured is not None:
         values["throttle"] = "; ".join(measured.conditions.throttle)
+        values |= measured.readings
     absent = {name for name in ("clock_mhz", "temperature_c") if math.isnan(values.get(name, 0.0))}
     return {name: value for name, value in values.items() if value is not None and name not in absent}

@@ -155,7 +155,8 @@ class ClockStage:
         try:
             if mhz not in self._measurers:
                 device = self.measurer.device.at_clock(mhz)
-                self._measurers[mhz] = Measurer(device, self.measurer.store, self.measurer.cost)
+                own = self.measurer
+                self._measurers[mhz] = Measurer(device, own.store, own.cost, own.observers)
         except DeviceError as problem:
             self._add_note(mhz, f"device: {problem}")
             return None

@@ -18,6 +18,7 @@ from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device, ExecutionDevice, Metering, ParallelDevice, Timing
 from ekc.devices.measurement_json import measurement_to_json
+from ekc.devices.observer import Observer, observe
 from ekc.errors import CompileError, EkcError, ScheduleError, ToolchainError
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.execute import EXECUTED_BY
@@ -44,6 +45,8 @@ class Measurer:
     store: RecordStore
     cost: MeasurementCost = field(default_factory=MeasurementCost)
     """Device cost of all measurements so far, stored ones included."""
+    observers: Sequence[Observer] = ()
+    """What else is measured. Kernels are then timed one after another, also on several GPUs."""
     _pending_timings: dict[str, Future[Timing]] = field(default_factory=dict)
     """First timings that run now on a device with several GPUs, by digest of the schedule."""
 
@@ -52,7 +55,7 @@ class Measurer:
         """Within the block, time schedules in parallel if the device has several GPUs. `time` still returns
         and stores them one by one. Timings that it was not asked for are cancelled at the end."""
         device = self.device
-        if isinstance(device, ParallelDevice) and device.workers > 1:
+        if isinstance(device, ParallelDevice) and device.workers > 1 and not self.observers:
             new = [job for job in jobs if self.find_first_timing(job[0]) is None]
             self._pending_timings = {s.digest: device.submit(kernel, n) for n, (s, kernel) in enumerate(new)}
         try:
@@ -98,7 +101,7 @@ class Measurer:
             return refused
         try:
             pending = self._pending_timings.pop(schedule.digest, None)
-            timed = pending.result() if pending else self.device.time(get_kernel(), repeat=repeat)
+            timed = pending.result() if pending else self._time_kernel(get_kernel(), repeat)
             timing = replace(timed, resources=get_kernel().resources)
         except ToolchainError:
             raise
@@ -108,6 +111,9 @@ class Measurer:
             return self.record_failure(schedule, f"device: {problem}")
         self._add_row("timing", key, schedule, measurement_to_json(timing), "ok")
         return timing
+
+    def _time_kernel(self, kernel: CompiledKernel, repeat: int) -> Timing:
+        return observe(self.observers, kernel, lambda: self.device.time(kernel, repeat=repeat))
 
     def meter(
         self, schedule: Schedule, get_kernel: Callable[[], CompiledKernel], window_s: float, repeat: int = 0
@@ -126,7 +132,10 @@ class Measurer:
         if row is not None:
             return row.to_metering()
         try:
-            metering = self.device.meter(get_kernel(), seconds=window_s, repeat=repeat)
+            kernel = get_kernel()
+            metering = observe(
+                self.observers, kernel, lambda: self.device.meter(kernel, seconds=window_s, repeat=repeat)
+            )
         except ToolchainError:
             raise
         except EkcError as problem:
