@@ -74,8 +74,7 @@ def tune(
     exception ends the run at once and reaches the caller. The logger "ekc.tune" gets the same events.
     contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for the same
     operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it cannot win.
-    observers: instances of `ekc.Observer`, each a quantity that is measured beside latency and energy;
-    `Trial.readings` has its readings.
+    observers: each an `ekc.Observer`, a quantity that is measured too; `Trial.readings` has its readings.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the

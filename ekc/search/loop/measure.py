@@ -46,7 +46,7 @@ class Measurer:
     cost: MeasurementCost = field(default_factory=MeasurementCost)
     """Device cost of all measurements so far, stored ones included."""
     observers: Sequence[Observer] = ()
-    """What else is measured. Kernels are then timed one after another, also on several GPUs."""
+    """Observers of each measurement. With some, kernels are timed one after another on several GPUs too."""
     _pending_timings: dict[str, Future[Timing]] = field(default_factory=dict)
     """First timings that run now on a device with several GPUs, by digest of the schedule."""
 
