@@ -121,7 +121,7 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
     breeder = Breeder(watch.space, watch.random, population_size=population)
     breeder.evolve(None, watch.score)
     watch.reset()
-    breeder.bred_count, began, rounds = 0, time.perf_counter(), 0
+    breeder.scored_count, began, rounds = 0, time.perf_counter(), 0
     parents: Population | None = None
     while not rounds or time.perf_counter() - began < seconds:
         found, _ = breeder.evolve(None if rounds % FRESH == 0 else parents, watch.score)
@@ -136,7 +136,7 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
         "population": population,
         "candidates_per_s": rate,
         "scored": count,
-        "scored_again": breeder.bred_count - count,
+        "scored_again": breeder.scored_count - count,
         "seconds": took,
         "structures_scored": structures,
         "scored_by_structure": dict(

@@ -32,7 +32,7 @@ are not used (`ekc.search.database.conditions`)."""
 
 
 def describe_toolchain() -> str:
-    """Compiler and generator that turn a schedule into machine code: `13.5, generator 6`."""
+    """Compiler and generator that turn a schedule into machine code: `13.5, generator 7`."""
     return f"{nvrtc.version()}, generator {GENERATOR}"
 
 

@@ -1,7 +1,6 @@
 """Text of a kernel's tree, node by node.
 
-Templates know node kinds (loop, stage, fragment, init, compute, product, combine, write, barrier) and nothing
-of operators. Everything that needs arithmetic is computed in `ekc.codegen.emit`.
+Templates know the kinds of nodes of `ekc.ir.lowering.nodes` and nothing of operators. Everything that needs arithmetic is computed in `ekc.codegen.emit`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 `UNIT_ENERGIES` has the energy of one event of each kind for TSMC 7 nm at the flat part of the voltage curve.
 `BoardPower.process_energy_scale` scales them to another node, and `BoardPower.energy_factors` to a GPU whose
-kernels were metered. Each is within a factor of two of a published figure, named beside it. Within these
-bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs under its 250 W cap
-(`benchmarks/simulator/energy.py`), and the factors of Hopper to kernels of ours on an H100
-(`benchmarks/simulator/own.py`); docs/explanation/simulated-devices.md has the fits and their errors.
+kernels were metered. Each is within a factor of two of a published figure, named beside it, or of an estimate
+where none is published. Within these bounds they are fitted to the clock at which an A100 ran CLBlast GEMMs
+under its 250 W cap (`benchmarks/simulator/energy.py`), and the factors of Hopper to kernels of ours on an
+H100 (`benchmarks/simulator/own.py`); docs/explanation/simulated-devices.md has the fits and their errors.
 
 Published energies of an A100 were measured at its boost clock, where the square of the core voltage is 1.65
 times that of the flat part; those of the core are divided by it here. Those of Delestrac et al. and Antepara

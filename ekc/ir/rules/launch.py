@@ -1,7 +1,8 @@
 """The rules that a Program must keep before it can become a kernel.
 
 Each rule is a function from a launch and the target's limits to `Check`s, on numbers or on vectors. The API
-raises the first refusal, the search reads the masks, replay and the record store use the same functions.
+raises the first refusal, the search reads the masks. A schedule that is read from a file is checked when it
+is compiled.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ STOPPING = StoppingSettings()
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """The turns of the layers of a model (`model/scheduler.py`)."""
+    """The turns of the layers of a model (`whole_model/scheduler.py`)."""
 
     round_share: float = 1 / 16
     """Size of a round after the first, as a share of the trials of the layer so far: the mean that
@@ -280,7 +280,7 @@ SPLIT_K = SplitKSettings()
 
 @dataclass(frozen=True)
 class SpaceSettings:
-    """Work on populations (`space/`). None but the repair settings changes what a search finds."""
+    """Work on populations (`space/`). The first two change only the speed of a search."""
 
     chunk_rows: int = 8192
     """Genomes analysed at once, so that temporary arrays stay in cache."""
@@ -292,6 +292,14 @@ class SpaceSettings:
     """Share of a population below which the genomes still illegal are dropped, not repaired."""
     max_halvings: int = 6
     """Halvings of tile levels in one attempt of repair, at most."""
+    father_share: float = 0.5
+    """Share of the decisions that both parents have which a child takes from its father."""
+    second_change_share: float = 0.4
+    """Share of mutants in which two decisions change instead of one."""
+    near_share: float = 0.5
+    """Share of changed decisions that move by one step; the others are sampled again."""
+    structure_rate: float = 0.1
+    """Share of mutants whose structure is sampled again."""
 
 
 SPACE = SpaceSettings()

@@ -26,7 +26,7 @@ class Breeder:
     settings: BreedingSettings = BREEDING
     refusals: Counter[str] = field(default_factory=Counter)
     """Genomes that repair could not make legal, by rule."""
-    bred_count: int = 0
+    scored_count: int = 0
     """Legal genomes scored so far."""
     repaired_count: int = 0
     """Genomes that went through repair so far, legal afterwards or not."""
@@ -96,7 +96,7 @@ class Breeder:
         return population[_find_first_occurrences(self.space.compute_keys(population))]
 
     def _score_population(self, population: Population, score: ScoreFunction) -> NDArray[np.float64]:
-        self.bred_count += len(population)
+        self.scored_count += len(population)
         return score(population)
 
 

@@ -59,7 +59,7 @@ class CompileResult:
 
 
 def read_versions() -> str:
-    """Read the versions of this process: `NVRTC 13.5, generator 6, ekc 0.1.0`."""
+    """Read the versions of this process: `NVRTC 13.5, generator 7, ekc 0.1.0`."""
     try:
         compiler = nvrtc.version()
     except EkcError:

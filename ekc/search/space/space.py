@@ -98,23 +98,23 @@ class Space:
         """Children with the structure of the mother. Each decision that both parents have comes from either
         of them, every other from the mother."""
         shared = self.uses_decision[mothers.structure] & self.uses_decision[fathers.structure]
-        from_father = shared & (random.random(mothers.genes.shape) < 0.5)
+        from_father = shared & (random.random(mothers.genes.shape) < SPACE.father_share)
         return self._clear_unused_genes(
             Population(mothers.structure, np.where(from_father, fathers.genes, mothers.genes))
         )
 
     def mutate(
-        self, random: np.random.Generator, parents: Population, structure_rate: float = 0.1
+        self, random: np.random.Generator, parents: Population, structure_rate: float = SPACE.structure_rate
     ) -> Population:
         """Move one or two decisions by one step, or sample them again; sometimes change the structure. With a
         new tile, decisions that start at their maximum get their last value again."""
         count = len(parents)
         genes, structure = parents.genes.copy(), parents.structure
-        for rows in (np.arange(count), np.flatnonzero(random.random(count) < 0.4)):
+        for rows in (np.arange(count), np.flatnonzero(random.random(count) < SPACE.second_change_share)):
             column = self._pick_decisions(random, structure[rows])
             near = self._neighbours.sample_neighbour(random, column, genes[rows, column])
             far = random.integers(0, self.decision_sizes[column])
-            genes[rows, column] = np.where(random.random(len(rows)) < 0.5, near, far)
+            genes[rows, column] = np.where(random.random(len(rows)) < SPACE.near_share, near, far)
             # A vector width that was illegal with the old tile may be legal with the new one.
             genes[rows[self._is_tiling[column], None], self._start_at_max_columns] = self._max_values
         moved = np.flatnonzero(random.random(count) < structure_rate)

@@ -57,7 +57,7 @@ def test_breeding_finds_optimum_that_random_search_misses() -> None:
             break
     assert scores[0] == 0
     np.testing.assert_array_equal(parents.genes[0], IDEAL)
-    random = Toy().sample(np.random.default_rng(0), breeder.bred_count)
+    random = Toy().sample(np.random.default_rng(0), breeder.scored_count)
     assert distance(random).min() > 30
 
 
@@ -90,7 +90,7 @@ def test_evolve_scores_each_new_genome_once() -> None:
 
     breeder = Breeder(Toy(), np.random.default_rng(2), population_size=64)
     last, _ = breeder.evolve(None, score)
-    assert breeder.bred_count == len(scored) > 64
+    assert breeder.scored_count == len(scored) > 64
     assert Toy().compute_keys(last).tolist() == list(kept)
 
 
