@@ -1,6 +1,7 @@
 """Text of a kernel's tree, node by node.
 
-Templates know the kinds of nodes of `ekc.ir.lowering.nodes` and nothing of operators. Everything that needs arithmetic is computed in `ekc.codegen.emit`.
+Templates know the kinds of nodes of `ekc.ir.lowering.nodes` and nothing of operators. Everything that needs
+arithmetic is computed in `ekc.codegen.emit`.
 """
 
 from __future__ import annotations
