@@ -23,10 +23,9 @@ from ekc.ir.compute import (
     Axis,
     Compute,
     TensorSpec,
-    ValueRange,
-    check_element_types,
 )
 from ekc.ir.dtypes import BFLOAT16
+from ekc.ir.element_types import ValueRange, check_element_types
 from ekc.ir.validate import (
     check_identifier,
     check_int,

@@ -19,6 +19,6 @@ def test_walk_names_files_and_is_short() -> None:
 
 def test_walk_begins_at_the_operator_and_ends_at_the_choice() -> None:
     files = re.findall(r"`(ekc/[\w./]+)`", PAGE.read_text())
-    order = ["ir/operators", "ir/schedule", "ir/program", "ir/lowering", "codegen", "devices", "search"]
+    order = ["ir/operators", "ir/program", "ir/schedule", "ir/lowering", "codegen", "devices", "search"]
     first = [next(n for n, file in enumerate(files) if file.startswith(f"ekc/{part}")) for part in order]
     assert first == sorted(first)

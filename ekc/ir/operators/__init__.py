@@ -2,9 +2,10 @@
 
 from ekc.ir.compute_builder import Tensor
 from ekc.ir.operator import compute
-from ekc.ir.operators.contractions import batch_matmul, einsum, matmul, matvec
+from ekc.ir.operators.contractions import batch_matmul, matmul, matvec
 from ekc.ir.operators.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ekc.ir.operators.convolutions import conv1d, conv2d, conv3d
+from ekc.ir.operators.einsum import einsum
 from ekc.ir.operators.normalizations import layer_norm, rms_norm, softmax
 from ekc.ir.operators.reductions import reduce
 
