@@ -177,10 +177,16 @@ class Barriers:
             here, there = self._describe_place(line), " and ".join(map(self._describe_place, others))
             thread = lane % batch.geometry.threads_per_block
             whole = "block" if group[lane] < self.block_count else "warp"
-            message = (
-                f"thread {thread} waits at the barrier of {here}, others of its {whole} at that of {there}"
+            batch.findings.add(
+                "barrier",
+                self.instruction_by_line[int(line)],
+                message=(
+                    f"thread {thread} waits at the barrier of {here}, "
+                    f"others of its {whole} at that of {there}"
+                ),
+                hint=_BARRIER_HINT,
+                lane=lane,
             )
-            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
 
     def _describe_place(self, line: int) -> str:
         """The line of a barrier in the PTX text, and in the CUDA text where the PTX has it."""
@@ -202,8 +208,13 @@ class Barriers:
         has_left = batch.pc[lane] == DONE
         what = "leaves the kernel without reaching" if has_left else "never reaches"
         for line in np.unique(self.waiting_line[lanes & in_block]):
-            message = f"thread {threads[0]} {what} this barrier ({count})"
-            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
+            batch.findings.add(
+                "barrier",
+                self.instruction_by_line[int(line)],
+                message=f"thread {threads[0]} {what} this barrier ({count})",
+                hint=_BARRIER_HINT,
+                lane=lane,
+            )
 
     def _reduce_predicate(self, lanes: Any) -> None:
         """`bar.red`: the reduction over the block goes to all its lanes."""

@@ -61,9 +61,12 @@ class GlobalAccess:
         """A finding of the first bad lane; `marks` has the other block of each lane."""
         other = int(marks[np.flatnonzero(is_bad)[0]])
         others = f"block {other - 1}" if other > 0 else "several blocks"
-        message = f"{access} {others} {verb}, without atomics: blocks run in any order"
-        hint = "Give every block its own part of the output, or use atomics."
-        self.report("block-conflict", is_bad, message, hint)
+        self.report(
+            "block-conflict",
+            is_bad,
+            message=f"{access} {others} {verb}, without atomics: blocks run in any order",
+            hint="Give every block its own part of the output, or use atomics.",
+        )
 
 
 class BlockConflicts:
@@ -167,9 +170,14 @@ class BlockConflicts:
             if bad.any():
                 access.report_conflict(bad, writer, "writes what", "wrote")
                 return
-            other = "another thread of the block writes a different value"
-            hint = "Two threads share an index: only one of the values stays."
-            access.report("global-race", changed, f"{other} to the same place of global memory", hint)
+            access.report(
+                "global-race",
+                changed,
+                message=(
+                    "another thread of the block writes a different value to the same place of global memory"
+                ),
+                hint="Two threads share an index: only one of the values stays.",
+            )
 
     def check_cached_load(self, access: GlobalAccess) -> None:
         """Record a load through the read-only cache; a finding if the launch changed the cell."""
@@ -186,6 +194,9 @@ class BlockConflicts:
         self.make_marks(own)[cells] = 1
         bad = self.make_marks(other).take(cells).any(axis=1)
         if bad.any():
-            message = f"ld.global.nc reads {what}: it may give the old value or the new one"
-            hint = "Take __restrict__ or __ldg away from memory that the kernel writes."
-            access.report("read-only-cache", bad, message, hint)
+            access.report(
+                "read-only-cache",
+                bad,
+                message=f"ld.global.nc reads {what}: it may give the old value or the new one",
+                hint="Take __restrict__ or __ldg away from memory that the kernel writes.",
+            )

@@ -82,9 +82,13 @@ class AsyncCopyUnit:
         if bad.any() and self.batch.is_sanitized:
             first = int(lanes[np.flatnonzero(bad)[0]])
             size = site.bytes_per_lane
-            message = f"src-size is {source_bytes[first]}: more than the {size} bytes of the copy"
-            hint = "Pass the number of bytes to read, at most the size of the copy."
-            self.batch.findings.add("async-copy", site.instruction, message, hint, first)
+            self.batch.findings.add(
+                "async-copy",
+                site.instruction,
+                message=f"src-size is {source_bytes[first]}: more than the {size} bytes of the copy",
+                hint="Pass the number of bytes to read, at most the size of the copy.",
+                lane=first,
+            )
 
     def commit(self, mask: Any) -> None:
         """`cp.async.commit_group`: the copies that each lane issued since the last commit become a group."""

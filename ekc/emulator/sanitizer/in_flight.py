@@ -67,10 +67,17 @@ class PendingCopies:
                 at = order[np.searchsorted(pending[order], mine).clip(max=order.size - 1)]
                 bad &= lands[at] != list_cell_contents(site, probe, values, grain)
             if bad.any():
-                line = copy.site.instruction.line
-                message = f"{verb} what a copy still in flight will write (PTX line {line})"
                 self.findings.add_access(
-                    "async-copy", site, probe, offset, bad.any(axis=1), message, COPY_HINT
+                    "async-copy",
+                    site,
+                    probe,
+                    offset,
+                    bad.any(axis=1),
+                    message=(
+                        f"{verb} what a copy still in flight will write "
+                        f"(PTX line {copy.site.instruction.line})"
+                    ),
+                    hint=COPY_HINT,
                 )
                 return
 
@@ -136,8 +143,15 @@ class ProductTracker:
             bad = number > self.last_completed[self.lane_blocks[lanes] * self.groups_per_block + slot]
             if bad.any():
                 line = self.product_instructions[int(number[bad][0])].line
-                message = f"{verb} what a product still in flight reads (PTX line {line})"
-                self.findings.add_access("async-product", site, probe, offset, bad, message, IN_FLIGHT_HINT)
+                self.findings.add_access(
+                    "async-product",
+                    site,
+                    probe,
+                    offset,
+                    bad,
+                    message=f"{verb} what a product still in flight reads (PTX line {line})",
+                    hint=IN_FLIGHT_HINT,
+                )
                 return
 
 
@@ -210,6 +224,11 @@ class AsyncProxyCheck:
             if wrong.any():
                 group, chunk, k = (int(x[0]) for x in np.nonzero(wrong))
                 thread = int(writer[group, chunk, k]) % self.geometry.threads_per_block
-                message = f"reads shared memory that thread {thread} wrote, {what}"
-                self.findings.add("proxy", site.instruction, message, _HINT, int(first_lanes[group]))
+                self.findings.add(
+                    "proxy",
+                    site.instruction,
+                    message=f"reads shared memory that thread {thread} wrote, {what}",
+                    hint=_HINT,
+                    lane=int(first_lanes[group]),
+                )
                 return

@@ -131,11 +131,17 @@ class Sanitizer:
         where = int(probe.address[bad][0]) + offset
         place = probe.space.find_allocation(where, where + site.bytes_per_lane)
         assert place is not None
-        message = (
-            f"{site.action} to {place.name}, which is read-only, by {count_nouns(int(bad.sum()), 'lane')}"
+        self.batch.findings.add_access(
+            "read-only",
+            site,
+            probe,
+            offset,
+            bad,
+            message=(
+                f"{site.action} to {place.name}, which is read-only, by {count_nouns(int(bad.sum()), 'lane')}"
+            ),
+            hint="Write to an output; an input must stay as it was given.",
         )
-        hint = "Write to an output; an input must stay as it was given."
-        self.batch.findings.add_access("read-only", site, probe, offset, bad, message, hint)
 
 
 def drop_bad_lanes(
@@ -158,12 +164,25 @@ def _report_invalid(
     access = f"{site.action} of {site.bytes_per_lane} bytes in {probe.space.kind} memory"
     if is_outside.any():
         nearest = probe.space.describe_nearest(int(probe.address[is_outside][0]) + offset)
-        message = f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}"
-        hint = "Look at the guard of this access and at the index that leads to it."
-        findings.add_access("out-of-bounds", site, probe, offset, is_outside, message, hint)
+        findings.add_access(
+            "out-of-bounds",
+            site,
+            probe,
+            offset,
+            is_outside,
+            message=f"{access} {nearest}, by {count_nouns(int(is_outside.sum()), 'lane')}",
+            hint="Look at the guard of this access and at the index that leads to it.",
+        )
     if is_misaligned.any():
-        hint = f"The address must be a multiple of {site.bytes_per_lane}."
-        findings.add_access("misaligned", site, probe, offset, is_misaligned, f"misaligned {access}", hint)
+        findings.add_access(
+            "misaligned",
+            site,
+            probe,
+            offset,
+            is_misaligned,
+            message=f"misaligned {access}",
+            hint=f"The address must be a multiple of {site.bytes_per_lane}.",
+        )
 
 
 class WrittenBytes:
@@ -205,10 +224,16 @@ class WrittenBytes:
             bad = marks == 0 if joined else marks != self.written_marks[code]
             if bad.any():
                 memory = f"{probe.space.kind} memory that was never written"
-                message = f"{site.action} of {memory}, by {count_nouns(int(bad.sum()), 'lane')}"
-                hint = "Look for the store that should come first, and for the range its threads cover."
                 at = offset + k * int(code[1])
-                self.findings.add_access("uninitialised", site, probe, at, bad, message, hint)
+                self.findings.add_access(
+                    "uninitialised",
+                    site,
+                    probe,
+                    at,
+                    bad,
+                    message=f"{site.action} of {memory}, by {count_nouns(int(bad.sum()), 'lane')}",
+                    hint="Look for the store that should come first, and for the range its threads cover.",
+                )
                 return
         if checked is not None:
             checked.add(key)

@@ -72,11 +72,14 @@ class FactorCheck:
         own = values[np.arange(len(groups)), is_active.argmax(axis=1)]
         bad = is_active & (values != own[:, None])
         if bad.any():
-            lane = int(lanes[bad][0])
-            message = f"threads of a warpgroup hold different values of {quantity}: undefined"
             shared = f"threadIdx.x / {WARPGROUP_SIZE}"
-            hint = f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}."
-            self.findings.add("warpgroup", site.instruction, message, hint, lane)
+            self.findings.add(
+                "warpgroup",
+                site.instruction,
+                message=f"threads of a warpgroup hold different values of {quantity}: undefined",
+                hint=f"Compute it from values that all {WARPGROUP_SIZE} threads share, such as {shared}.",
+                lane=int(lanes[bad][0]),
+            )
 
     def check_bounds(
         self, site: Site, factor: str, space: AddressSpace, addresses: Index, is_inside: Any, lanes: Index
@@ -87,9 +90,14 @@ class FactorCheck:
         group, chunk = (int(x[0]) for x in np.nonzero(~is_inside))
         where = int(addresses[group, chunk])
         place, count = space.describe_nearest(where), int((~is_inside).sum())
-        message = f"product of shared memory {place}: {count} chunks of {factor}"
-        hint = "Look at the start address of the matrix descriptor and at its two byte offsets."
-        self.findings.add("out-of-bounds", site.instruction, message, hint, int(lanes[group]), where)
+        self.findings.add(
+            "out-of-bounds",
+            site.instruction,
+            message=f"product of shared memory {place}: {count} chunks of {factor}",
+            hint="Look at the start address of the matrix descriptor and at its two byte offsets.",
+            lane=int(lanes[group]),
+            address=where,
+        )
 
     def check_initialized(
         self, site: Site, factor_name: str, shadow: Any, addresses: Index, chunks: Index, first_lanes: Index
@@ -102,10 +110,14 @@ class FactorCheck:
             return
         group, chunk = (int(x[0]) for x in np.nonzero(bad))
         count = count_nouns(int(bad.sum()), "chunk")
-        message = f"product of shared memory that was never written: {count} of {factor_name}"
-        hint = "Look for the store or the copy that should come first, and at the matrix descriptor."
-        where = int(addresses[group, chunk])
-        self.findings.add("uninitialised", site.instruction, message, hint, int(first_lanes[group]), where)
+        self.findings.add(
+            "uninitialised",
+            site.instruction,
+            message=f"product of shared memory that was never written: {count} of {factor_name}",
+            hint="Look for the store or the copy that should come first, and at the matrix descriptor.",
+            lane=int(first_lanes[group]),
+            address=int(addresses[group, chunk]),
+        )
 
     def check_swizzle(
         self,
@@ -136,13 +148,17 @@ class FactorCheck:
             bad = wrong & (width > CHUNK_BYTES)
             if bad.any():
                 group = int(np.flatnonzero(bad)[0])
-                message = (
-                    f"{factor_name} {does} off the pattern of its {width[group]}-byte swizzle, "
-                    f"which repeats every {size[group]} bytes"
+                self.findings.add(
+                    "misaligned",
+                    site.instruction,
+                    message=(
+                        f"{factor_name} {does} off the pattern of its {width[group]}-byte swizzle, "
+                        f"which repeats every {size[group]} bytes"
+                    ),
+                    hint=hint.format(size=size[group]),
+                    lane=int(first_lanes[group]),
+                    address=int(descriptors.start[group]),
                 )
-                lane, where = int(first_lanes[group]), int(descriptors.start[group])
-                hint = hint.format(size=size[group])
-                self.findings.add("misaligned", site.instruction, message, hint, lane, where)
                 return
 
 
@@ -189,11 +205,16 @@ class AccumulatorCheck:
             bad = self.tracker.find_pending_lanes(product)
             bad = bad if mask is None else bad & mask
             if bad.any() and product not in self.reported_products:
-                message = (
-                    f"{touch.verb} {touch.register}, which holds sums of a product still in flight "
-                    f"(PTX line {product.line})"
+                self.findings.add_first(
+                    "sums",
+                    site.instruction,
+                    bad,
+                    message=(
+                        f"{touch.verb} {touch.register}, which holds sums of a product still in flight "
+                        f"(PTX line {product.line})"
+                    ),
+                    hint=_WAIT_HINT,
                 )
-                self.findings.add_first("sums", site.instruction, bad, message, _WAIT_HINT)
                 self.reported_products.add(product)
                 return
 
