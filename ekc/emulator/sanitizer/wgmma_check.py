@@ -12,7 +12,7 @@ import numpy as np
 
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
-from ekc.emulator.memory import AddressProbe, Index
+from ekc.emulator.memory import Access, AddressProbe, Index
 from ekc.emulator.numerics.wgmma import (
     CHUNK_BYTES,
     DEPTH_BYTES,
@@ -108,10 +108,11 @@ class WarpgroupCheck:
             lanes = place[:, number + first]
             act = np.where(lanes < 0, place[:, :1], lanes).ravel()
             probe = AddressProbe(self.space, addresses.ravel(), self.batch.shared_base[act], act)
+            access = Access(site, probe, 0)
             if first == 0:
-                self.pending_copies.check_access(site, probe, 0, "reads")
+                self.pending_copies.check_access(access, "reads")
             flight = InFlightProduct(self.tracker, self.tracker.last_product)
-            self.races.log_access(site, probe, 0, "read", product=flight)
+            self.races.log_access(access, "read", product=flight)
 
     def check_synchronization(self, site: Site, groups: Index, mask: Any, pending_groups: int) -> None:
         """`wgmma.fence`, `wgmma.commit_group` or `wgmma.wait_group`."""
