@@ -9,7 +9,6 @@ import numpy as np
 from ekc.emulator.geometry import DONE, WAITING
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
-from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
@@ -57,8 +56,7 @@ class Barriers:
     def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
         """Barrier number, thread count, and whether it reduces a predicate."""
         if instruction.guard is not None:
-            place = f"PTX line {instruction.line}: {instruction.text}"
-            raise EkcError(f"{place}: a guarded barrier is not emulated")
+            raise instruction.make_error("a guarded barrier is not emulated")
         operands = list(instruction.operands)
         if "red" in instruction.parts:
             operands = operands[1:-1]
