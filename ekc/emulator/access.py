@@ -17,10 +17,9 @@ from ekc.emulator.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
     WINDOW_SIZE,
+    Access,
     AddressProbe,
     Index,
-    gather,
-    scatter,
 )
 from ekc.emulator.sanitizer.sanitizer import Sanitizer, drop_bad_lanes
 
@@ -111,18 +110,16 @@ class MemoryUnit:
         del candidates[4:]
 
     # -- checks and counts ----------------------------------------------------------------------
-    def check_bounds(
-        self, site: Site, probe: AddressProbe, offset: int, needed_bytes: Any = None
-    ) -> tuple[AddressProbe, int]:
-        """The probe without lanes whose access is invalid. `needed_bytes` must exist; None: all."""
-        low, high = probe.low + offset, probe.high + offset
-        space, least = probe.space, site.count_needed_bytes(probe.space.kind)
-        fits = space.find_allocation(low, high + site.bytes_per_lane)
-        is_aligned = not (probe.bits | offset) & (site.bytes_per_lane - 1)
-        if is_aligned and (fits or space.find_allocation(low, high + least)):
-            return probe, offset
+    def check_bounds(self, access: Access, needed_bytes: Any = None) -> Access:
+        """The access without lanes for which it is invalid. `needed_bytes` must exist; None: all."""
+        site, space, low, high = access.site, access.probe.space, access.low, access.high
+        least = site.count_needed_bytes(space.kind)
+        fits = space.find_allocation(low, high)
+        is_aligned = not (access.probe.bits | access.offset) & (site.bytes_per_lane - 1)
+        if is_aligned and (fits or space.find_allocation(low, high - site.bytes_per_lane + least)):
+            return access
         findings = self.batch.findings if self.batch.is_sanitized else None
-        return drop_bad_lanes(findings, site, probe, offset, needed_bytes), 0
+        return drop_bad_lanes(findings, access, needed_bytes)
 
     def count_requests(self, site: Site, probe: AddressProbe, offset: int) -> None:
         """Count one request for every warp with active lanes."""
@@ -160,19 +157,19 @@ class MemoryUnit:
         offset: int,
         needed_bytes: Any = None,
         targets: Iterable[Any] = (),
-    ) -> Iterator[tuple[Site, AddressProbe, int]]:
+    ) -> Iterator[Access]:
         """Check and count an access in each address space that it touches; yields those of valid lanes.
 
         `targets` become zero where the access is invalid."""
         site = self.batch.sites[site_number]
         for given in probes if isinstance(probes, tuple) else (probes,):
-            probe, at = self.check_bounds(site, given, offset, needed_bytes)
-            for target in targets if probe is not given else ():
+            access = self.check_bounds(Access(site, given, offset), needed_bytes)
+            for target in targets if access.probe is not given else ():
                 if target is not None:
                     target[slice(None) if given.act is None else given.act] = 0
-            if probe.address.size:
-                self.count_requests(site, probe, at)
-                yield site, *probe.space.make_resident(probe, at)
+            if access.probe.address.size:
+                self.count_requests(site, access.probe, access.offset)
+                yield access.probe.space.make_resident(access)
 
     def load(
         self,
@@ -183,30 +180,30 @@ class MemoryUnit:
         needed_bytes: Any = None,
     ) -> None:
         """Load elements into register rows. `needed_bytes`: bytes that each lane needs, if not all."""
-        for site, probe, at in self._start_accesses(site_number, probes, offset, needed_bytes, targets):
+        for access in self._start_accesses(site_number, probes, offset, needed_bytes, targets):
             if self.sanitizer is not None:
-                self.sanitizer.check_load(site, probe, at)
-            size = int(site.dtype_code[1])
+                self.sanitizer.check_load(access)
+            active = access.probe.act
             for k, target in enumerate(targets):
                 if target is None:
                     continue
-                if probe.act is not None:
-                    target[probe.act] = gather(probe, site.dtype_code, at + k * size)
-                elif target.itemsize == size:
-                    gather(probe, site.dtype_code, at + k * size, out=target)
+                if active is not None:
+                    target[active] = access.read(k)
+                elif target.itemsize == access.site.element_bytes:
+                    access.read(k, out=target)
                 else:
-                    np.copyto(target, gather(probe, site.dtype_code, at + k * size))
+                    np.copyto(target, access.read(k))
 
     def store(self, site_number: int, probes: Probes, offset: int, values: tuple[Any, ...]) -> None:
         """Store register rows, or one value for all lanes."""
-        for site, probe, at in self._start_accesses(site_number, probes, offset):
-            own = tuple(v if np.ndim(v) == 0 or probe.act is None else v[probe.act] for v in values)
+        for access in self._start_accesses(site_number, probes, offset):
+            active = access.probe.act
+            own = tuple(v if np.ndim(v) == 0 or active is None else v[active] for v in values)
             if self.sanitizer is not None:
-                self.sanitizer.check_store(site, probe, at, own)
-            for k, value in enumerate(own):
-                scatter(probe, site.dtype_code, at + k * int(site.dtype_code[1]), value)
+                self.sanitizer.check_store(access, own)
+            access.write(own)
             if self.sanitizer is not None:
-                self.sanitizer.record_store(site, probe, at, own)
+                self.sanitizer.record_store(access, own)
 
     def atomic(
         self,
@@ -219,11 +216,11 @@ class MemoryUnit:
         target: Any,
     ) -> None:
         """Run an atomic operation, lane after lane; `target` gets the old values."""
-        for site, probe, at in self._start_accesses(site_number, probes, offset):
-            lanes = probe.lane_numbers(self.batch.all_lanes)
+        for access in self._start_accesses(site_number, probes, offset):
+            lanes = access.probe.lane_numbers(self.batch.all_lanes)
             own = tuple(np.broadcast_to(v, self.batch.all_lanes.shape)[lanes] for v in values)
             if self.sanitizer is not None:
-                self.sanitizer.check_atomic(site, probe, at)
-            old = memory.apply_atomic(probe, at, operation, type_name, own)
+                self.sanitizer.check_atomic(access)
+            old = memory.apply_atomic(access.probe, access.offset, operation, type_name, own)
             if target is not None:
                 target[lanes] = old

@@ -9,7 +9,6 @@ import numpy as np
 from ekc.emulator.geometry import DONE, WAITING
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
-from ekc.errors import EkcError
 from ekc.ptx.cfg import Block
 from ekc.ptx.constants import WARP_SIZE
 from ekc.ptx.module import Immediate, Instruction, Operand, Register
@@ -57,8 +56,7 @@ class Barriers:
     def _parse_operands(self, instruction: Instruction) -> tuple[Operand, Operand | None, bool]:
         """Barrier number, thread count, and whether it reduces a predicate."""
         if instruction.guard is not None:
-            place = f"PTX line {instruction.line}: {instruction.text}"
-            raise EkcError(f"{place}: a guarded barrier is not emulated")
+            raise instruction.make_error("a guarded barrier is not emulated")
         operands = list(instruction.operands)
         if "red" in instruction.parts:
             operands = operands[1:-1]
@@ -177,10 +175,16 @@ class Barriers:
             here, there = self._describe_place(line), " and ".join(map(self._describe_place, others))
             thread = lane % batch.geometry.threads_per_block
             whole = "block" if group[lane] < self.block_count else "warp"
-            message = (
-                f"thread {thread} waits at the barrier of {here}, others of its {whole} at that of {there}"
+            batch.findings.add(
+                "barrier",
+                self.instruction_by_line[int(line)],
+                message=(
+                    f"thread {thread} waits at the barrier of {here}, "
+                    f"others of its {whole} at that of {there}"
+                ),
+                hint=_BARRIER_HINT,
+                lane=lane,
             )
-            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
 
     def _describe_place(self, line: int) -> str:
         """The line of a barrier in the PTX text, and in the CUDA text where the PTX has it."""
@@ -202,8 +206,13 @@ class Barriers:
         has_left = batch.pc[lane] == DONE
         what = "leaves the kernel without reaching" if has_left else "never reaches"
         for line in np.unique(self.waiting_line[lanes & in_block]):
-            message = f"thread {threads[0]} {what} this barrier ({count})"
-            batch.findings.add("barrier", self.instruction_by_line[int(line)], message, _BARRIER_HINT, lane)
+            batch.findings.add(
+                "barrier",
+                self.instruction_by_line[int(line)],
+                message=f"thread {threads[0]} {what} this barrier ({count})",
+                hint=_BARRIER_HINT,
+                lane=lane,
+            )
 
     def _reduce_predicate(self, lanes: Any) -> None:
         """`bar.red`: the reduction over the block goes to all its lanes."""

@@ -154,9 +154,14 @@ class Batch(LaneState):
         if not self.is_sanitized or is_written.all():
             return
         bad = ~is_written if mask is None else mask & ~is_written
-        message = f"reads register {register}, which was never set, in {count_nouns(int(bad.sum()), 'lane')}"
-        hint = "Look for a variable or an accumulator without a first value."
-        self.findings.add_first("uninitialised", self.sites[site_number].instruction, bad, message, hint)
+        lanes = count_nouns(int(bad.sum()), "lane")
+        self.findings.add_first(
+            "uninitialised",
+            self.sites[site_number].instruction,
+            bad,
+            message=f"reads register {register}, which was never set, in {lanes}",
+            hint="Look for a variable or an accumulator without a first value.",
+        )
 
     def sync_warps(self, member_masks: Any, mask: Any) -> None:
         """`bar.warp.sync`: accesses of the lanes before it and after it are ordered."""
@@ -290,9 +295,13 @@ class Batch(LaneState):
         """A finding for lanes that end by `trap`: a failed assertion, or code that must not be reached."""
         one = block.exit.instruction
         if one is not None and one.parts[0] == "trap" and lanes.size:
-            message = f"{lanes.size} threads stop by trap"
-            hint = "An assertion failed, or the kernel reached code that must not run."
-            self.findings.add("trap", one, message, hint, int(lanes[0]))
+            self.findings.add(
+                "trap",
+                one,
+                message=f"{lanes.size} threads stop by trap",
+                hint="An assertion failed, or the kernel reached code that must not run.",
+                lane=int(lanes[0]),
+            )
             self.barriers.excused[lanes] = True
 
     def _evaluate_branch(self, block: Block) -> Any:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.decode.context import Site
-from ekc.emulator.memory import AddressProbe, Index, gather, list_cells
+from ekc.emulator.memory import Access, Index
 from ekc.emulator.paged_memory import grow_array
 from ekc.emulator.report import LaneFindings
 
@@ -32,13 +31,10 @@ def _mark_blocks(marks: NDArray[np.int32], cells: Index, blocks: Any) -> None:
         marks[cells[other]] = _SEVERAL_BLOCKS
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalAccess:
+@dataclass(eq=False, slots=True)
+class GlobalAccess(Access):
     """An access of the active lanes to global memory."""
 
-    site: Site
-    probe: AddressProbe
-    offset: int
     blocks: Any
     """The block of each lane, counted from 1."""
     findings: LaneFindings
@@ -50,20 +46,19 @@ class GlobalAccess:
 
     def find_changed(self, values: tuple[Any, ...]) -> list[Any]:
         """For each element of a store, whether memory has another value, lane by lane."""
-        code, size = self.site.dtype_code, int(self.site.dtype_code[1])
-        return [gather(self.probe, code, self.offset + k * size) != v for k, v in enumerate(values)]
-
-    def report(self, kind: str, is_bad: Any, message: str, hint: str) -> None:
-        """A finding of the first bad lane."""
-        self.findings.add_access(kind, self.site, self.probe, self.offset, is_bad, message, hint)
+        return [self.read(k) != v for k, v in enumerate(values)]
 
     def report_conflict(self, is_bad: Any, marks: Any, access: str, verb: str) -> None:
         """A finding of the first bad lane; `marks` has the other block of each lane."""
         other = int(marks[np.flatnonzero(is_bad)[0]])
         others = f"block {other - 1}" if other > 0 else "several blocks"
-        message = f"{access} {others} {verb}, without atomics: blocks run in any order"
-        hint = "Give every block its own part of the output, or use atomics."
-        self.report("block-conflict", is_bad, message, hint)
+        self.findings.add_access(
+            "block-conflict",
+            self,
+            is_bad,
+            message=f"{access} {others} {verb}, without atomics: blocks run in any order",
+            hint="Give every block its own part of the output, or use atomics.",
+        )
 
 
 class BlockConflicts:
@@ -147,7 +142,7 @@ class BlockConflicts:
         plain = ("wrote",) if self.has_fences else ("wrote", "read")
         is_apart = ~np.isin(access.blocks, self.synchronized_blocks) if self.has_fences else True
         for k, cells in enumerate(access.list_cell_columns(self.cell_bytes)):
-            differs = changed[k * self.cell_bytes // int(access.site.dtype_code[1])]
+            differs = changed[k * self.cell_bytes // access.site.element_bytes]
             for names, is_judged in ((plain, differs), (("changed",), differs & is_apart)):
                 if self._report_rival(access, cells, names, "writes what", is_judged):
                     return
@@ -157,19 +152,26 @@ class BlockConflicts:
         """After a store: a finding if two threads wrote different values to one cell."""
         if access.site.is_volatile:
             return
-        size = int(access.site.dtype_code[1])
         first = access.probe.element_indices(self.cell_bytes)
         for k, changed in enumerate(access.find_changed(values)):
             if not changed.any():
                 continue
-            writer = self.marks["wrote"].take(first + (access.offset + k * size) // self.cell_bytes)
+            writer = self.marks["wrote"].take(
+                first + (access.offset + k * access.site.element_bytes) // self.cell_bytes
+            )
             bad = changed & (writer != access.blocks)
             if bad.any():
                 access.report_conflict(bad, writer, "writes what", "wrote")
                 return
-            other = "another thread of the block writes a different value"
-            hint = "Two threads share an index: only one of the values stays."
-            access.report("global-race", changed, f"{other} to the same place of global memory", hint)
+            access.findings.add_access(
+                "global-race",
+                access,
+                changed,
+                message=(
+                    "another thread of the block writes a different value to the same place of global memory"
+                ),
+                hint="Two threads share an index: only one of the values stays.",
+            )
 
     def check_cached_load(self, access: GlobalAccess) -> None:
         """Record a load through the read-only cache; a finding if the launch changed the cell."""
@@ -182,10 +184,14 @@ class BlockConflicts:
             self._mark_cached_cells(access, "replaced", "cached", "what the launch writes")
 
     def _mark_cached_cells(self, access: GlobalAccess, own: str, other: str, what: str) -> None:
-        cells = list_cells(access.site, access.probe, access.offset, self.cell_bytes)
+        cells = access.list_cells(self.cell_bytes)
         self.make_marks(own)[cells] = 1
         bad = self.make_marks(other).take(cells).any(axis=1)
         if bad.any():
-            message = f"ld.global.nc reads {what}: it may give the old value or the new one"
-            hint = "Take __restrict__ or __ldg away from memory that the kernel writes."
-            access.report("read-only-cache", bad, message, hint)
+            access.findings.add_access(
+                "read-only-cache",
+                access,
+                bad,
+                message=f"ld.global.nc reads {what}: it may give the old value or the new one",
+                hint="Take __restrict__ or __ldg away from memory that the kernel writes.",
+            )

@@ -9,7 +9,7 @@ import numpy as np
 from ekc.emulator.access import MemoryUnit
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
-from ekc.emulator.memory import AddressProbe, scatter
+from ekc.emulator.memory import Access, AddressProbe
 from ekc.emulator.sanitizer.in_flight import InFlightCopy, PendingCopies
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 
@@ -45,19 +45,20 @@ class AsyncCopyUnit:
         else:
             counts = np.broadcast_to(source_bytes, batch.all_lanes.shape)
             self._load_partial(load_site, source, source_offset, rows, counts)
-        probe, at = self.memory_unit.check_bounds(site, target, target_offset)
-        if not probe.address.size:
+        access = self.memory_unit.check_bounds(Access(site, target, target_offset))
+        if not access.probe.address.size:
             return
-        self.memory_unit.count_requests(site, probe, at)
-        lanes = probe.lane_numbers(batch.all_lanes)
-        copy = InFlightCopy(site, probe, at, tuple(r[lanes] for r in rows), np.full(lanes.size, -1))
+        self.memory_unit.count_requests(site, access.probe, access.offset)
+        lanes = access.probe.lane_numbers(batch.all_lanes)
+        values, groups = tuple(r[lanes] for r in rows), np.full(lanes.size, -1)
+        copy = InFlightCopy(site, access.probe, access.offset, values, groups)
         if self.sanitizer is not None:
-            self.in_flight.check_access(site, probe, at, "copies over", copy.values)
-            self.sanitizer.check_shared_change(site, probe, at, "copies over")
+            self.in_flight.check_access(copy, "copies over", copy.values)
+            self.sanitizer.check_shared_change(copy, "copies over")
         self.in_flight.copies.append(copy)
         if self.sanitizer is not None:
             # The copy may write from now on.
-            self.sanitizer.races.log_access(site, probe, at, "write", copy.values)
+            self.sanitizer.races.log_access(copy, "write", copy.values)
 
     def _load_partial(
         self, site_number: int, source: AddressProbe, offset: int, rows: list[Any], source_bytes: Any
@@ -70,7 +71,7 @@ class AsyncCopyUnit:
             reading = source if keep.all() else source.select_lanes(0, keep)
             needed = np.minimum(source_bytes[lanes[keep]].astype(np.int64), site.bytes_per_lane)
             self.memory_unit.load(site_number, reading, offset, tuple(rows), needed)
-        size = int(site.dtype_code[1])
+        size = site.element_bytes
         for k, row in enumerate(rows):
             left = np.clip(source_bytes.astype(np.int64) - k * size, 0, size)
             ones = (np.uint64(1) << (8 * left).astype("u8")) - np.uint64(1)
@@ -82,9 +83,13 @@ class AsyncCopyUnit:
         if bad.any() and self.batch.is_sanitized:
             first = int(lanes[np.flatnonzero(bad)[0]])
             size = site.bytes_per_lane
-            message = f"src-size is {source_bytes[first]}: more than the {size} bytes of the copy"
-            hint = "Pass the number of bytes to read, at most the size of the copy."
-            self.batch.findings.add("async-copy", site.instruction, message, hint, first)
+            self.batch.findings.add(
+                "async-copy",
+                site.instruction,
+                message=f"src-size is {source_bytes[first]}: more than the {size} bytes of the copy",
+                hint="Pass the number of bytes to read, at most the size of the copy.",
+                lane=first,
+            )
 
     def commit(self, mask: Any) -> None:
         """`cp.async.commit_group`: the copies that each lane issued since the last commit become a group."""
@@ -115,8 +120,6 @@ class AsyncCopyUnit:
                 self.in_flight.copies.append(copy)
 
     def _complete_copy(self, copy: InFlightCopy) -> None:
-        size = int(copy.site.dtype_code[1])
-        for k, value in enumerate(copy.values):
-            scatter(copy.probe, copy.site.dtype_code, copy.offset + k * size, value)
+        copy.write(copy.values)
         if self.sanitizer is not None:
-            self.sanitizer.record_store(copy.site, copy.probe, copy.offset, copy.values)
+            self.sanitizer.record_store(copy, copy.values)

@@ -57,9 +57,10 @@ class Geometry:
     def special_registers(self) -> dict[str, Any]:
         """Special registers, by the names that decoded text uses."""
         thread, block = self.thread_numbers(), np.repeat(self.block_ids, self.threads_per_block)
-        (bx, by, _), (gx, gy, _) = self.block, self.grid
+        (bx, by, bz), (gx, gy, gz) = self.block, self.grid
         lane = thread % WARP_SIZE
         one = np.uint32(1)
+        others = ("nwarpid", "smid", "nsmid", "gridid", "clusterid_x", "cluster_ctarank")
         rows: dict[str, Any] = {
             "tid_x": thread % bx,
             "tid_y": thread // bx % by,
@@ -67,6 +68,12 @@ class Geometry:
             "ctaid_x": block % gx,
             "ctaid_y": block // gx % gy,
             "ctaid_z": block // (gx * gy),
+            "ntid_x": bx,
+            "ntid_y": by,
+            "ntid_z": bz,
+            "nctaid_x": gx,
+            "nctaid_y": gy,
+            "nctaid_z": gz,
             "laneid": lane,
             "warpid": thread // WARP_SIZE,
             "lanemask_eq": one << lane,
@@ -74,13 +81,9 @@ class Geometry:
             "lanemask_le": (np.int64(2) << lane) - 1,
             "lanemask_gt": 0xFFFFFFFF ^ ((np.int64(2) << lane) - 1),
             "lanemask_ge": 0xFFFFFFFF ^ ((one << lane) - 1),
+            **dict.fromkeys(others, 0),
         }
-        for axis, of_block, of_grid in zip("xyz", self.block, self.grid, strict=True):
-            rows[f"ntid_{axis}"] = np.full(self.lane_count, of_block)
-            rows[f"nctaid_{axis}"] = np.full(self.lane_count, of_grid)
-        for name in ("nwarpid", "smid", "nsmid", "gridid", "clusterid_x", "cluster_ctarank"):
-            rows[name] = np.zeros(self.lane_count)
-        return {f"S_{name}": np.ascontiguousarray(row, np.uint32) for name, row in rows.items()}
+        return {f"S_{name}": np.full(self.lane_count, row, np.uint32) for name, row in rows.items()}
 
 
 class WarpgroupLayout:

@@ -1,8 +1,8 @@
 """Address spaces as flat bytes, and accesses to them by the lanes of a batch.
 
 An `AddressProbe` holds the addresses of one access. Atomic operations of several lanes on one address run one
-after another, in lane order. `list_cells` splits an access into cells of one size, so that accesses of
-different widths can be compared.
+after another, in lane order. `Access.list_cells` splits an access into cells of one size, so that accesses
+of different widths can be compared.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class AddressSpace:
         self.bytes = np.zeros((size + 15) // 16 * 16, np.uint8)
         self.views = {code: self.bytes.view(code) for code in ("u1", "i1", "u2", "i2", "u4", "u8")}
 
-    def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
+    def make_resident(self, access: Access) -> Access:
         """Load the pages of an access; returns it as it applies to `bytes`. Here all bytes are loaded."""
-        return probe, offset
+        return access
 
     def find_allocation(self, low: int, high: int) -> Allocation | None:
         """The allocation that holds all of [low, high)."""
@@ -157,6 +157,45 @@ def scatter(probe: AddressProbe, code: str, offset: int, values: Any, views: Vie
     view[index] = values
 
 
+@dataclass(eq=False, slots=True)
+class Access:
+    """One access by the lanes of a probe."""
+
+    site: Site
+    probe: AddressProbe
+    offset: int
+    """Bytes that are added to the addresses of the probe."""
+
+    @property
+    def low(self) -> int:
+        """The lowest address."""
+        return self.probe.low + self.offset
+
+    @property
+    def high(self) -> int:
+        """One past the highest byte."""
+        return self.probe.high + self.offset + self.site.bytes_per_lane
+
+    def list_addresses(self) -> Index:
+        """The address of the first element of every lane."""
+        return self.probe.address + self.offset
+
+    def list_cells(self, cell_bytes: int) -> Index:
+        """The numbers of the cells that the access touches: a row for each lane."""
+        first = self.probe.element_indices(cell_bytes) + self.offset // cell_bytes
+        return first[:, None] + np.arange(self.site.bytes_per_lane // cell_bytes)
+
+    def read(self, number: int, out: Lanes | None = None) -> Lanes:
+        """The element of this number of every lane."""
+        at = self.offset + number * self.site.element_bytes
+        return gather(self.probe, self.site.dtype_code, at, out=out)
+
+    def write(self, values: tuple[Any, ...]) -> None:
+        """Write the elements of every lane."""
+        for k, value in enumerate(values):
+            scatter(self.probe, self.site.dtype_code, self.offset + k * self.site.element_bytes, value)
+
+
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "and": np.bitwise_and,
@@ -236,13 +275,7 @@ def _apply_in_turns(
     return old
 
 
-def list_cells(site: Site, probe: AddressProbe, offset: int, cell_bytes: int) -> Index:
-    """The numbers of the cells that an access touches: a row for each lane."""
-    first = probe.element_indices(cell_bytes) + offset // cell_bytes
-    return first[:, None] + np.arange(site.bytes_per_lane // cell_bytes)
-
-
-def list_cell_contents(site: Site, probe: AddressProbe, values: tuple[Any, ...], cell_bytes: int) -> Any:
+def list_cell_contents(probe: AddressProbe, values: tuple[Any, ...], cell_bytes: int) -> Any:
     """The values that a store writes to its cells, as unsigned words: a row for each lane."""
     lanes = probe.address.shape
     columns = [np.ascontiguousarray(np.broadcast_to(v, lanes)).view(f"u{cell_bytes}") for v in values]

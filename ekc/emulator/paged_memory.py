@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.memory import AddressProbe, AddressSpace, Allocation, Index
+from ekc.emulator.memory import Access, AddressProbe, AddressSpace, Allocation, Index
 from ekc.errors import EkcError
 from ekc.host_memory import find_free_memory, format_bytes
 
@@ -105,20 +105,20 @@ class PagedAddressSpace(AddressSpace):
         self.shadow_bytes_per_byte = 0.0
         """Bytes that the sanitizer keeps for each byte of memory."""
 
-    def make_resident(self, probe: AddressProbe, offset: int) -> tuple[AddressProbe, int]:
+    def make_resident(self, access: Access) -> Access:
         """Load the pages of an access, which must be inside allocations; returns the access to the pool."""
-        address = probe.address + offset
+        site, act, address = access.site, access.probe.act, access.list_addresses()
         if not address.size:
-            return probe, offset
+            return access
         inside = self._find_source(int(address.min()), int(address.max()))
         if inside is not None:
             base = self._find_pool_offsets(inside, address) - address
-            return AddressProbe(self, address, base, probe.act), 0
+            return Access(site, AddressProbe(self, address, base, act), 0)
         place, which = np.empty_like(address), np.searchsorted(self._source_starts, address, side="right") - 1
         for number in np.unique(which).tolist():
             mine = which == number
             place[mine] = self._find_pool_offsets(number, address[mine])
-        return AddressProbe(self, address, place - address, probe.act), 0
+        return Access(site, AddressProbe(self, address, place - address, act), 0)
 
     def write_back(self) -> None:
         """Return the touched pages of writable arrays to their sources."""

@@ -9,9 +9,8 @@ import numpy as np
 
 from ekc.display import format_line
 from ekc.emulator.counters import Counters
-from ekc.emulator.decode.context import Site
 from ekc.emulator.geometry import Geometry, unravel_index
-from ekc.emulator.memory import AddressProbe
+from ekc.emulator.memory import Access
 from ekc.ptx.module import Instruction
 from ekc.tables import count_nouns
 
@@ -97,13 +96,11 @@ class LaneFindings:
         if is_bad.any():
             self.add(kind, instruction, message, hint, int(np.flatnonzero(is_bad)[0]))
 
-    def add_access(
-        self, kind: str, site: Site, probe: AddressProbe, offset: int, is_bad: Any, message: str, hint: str
-    ) -> None:
+    def add_access(self, kind: str, access: Access, is_bad: Any, message: str, hint: str) -> None:
         """Add a finding of the first lane whose access is bad."""
-        first = int(np.flatnonzero(is_bad)[0])
-        lane = first if probe.act is None else int(probe.act[first])
-        self.add(kind, site.instruction, message, hint, lane, int(probe.address[first]) + offset)
+        first, active = int(np.flatnonzero(is_bad)[0]), access.probe.act
+        lane, address = first if active is None else int(active[first]), int(access.list_addresses()[first])
+        self.add(kind, access.site.instruction, message, hint, lane, address)
 
 
 @dataclass(frozen=True)

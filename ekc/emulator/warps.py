@@ -48,10 +48,12 @@ class WarpUnit:
         place = np.where(missing, self.batch.all_lanes, place)
         if self.batch.is_sanitized:
             bad = missing & valid & (np.True_ if mask is None else mask)
-            message = "takes a value from a lane that does not take part: the result is undefined"
-            hint = "All lanes named by the mask must reach the shuffle together."
             self.batch.findings.add_first(
-                "warp", self.batch.sites[site_number].instruction, bad, message, hint
+                "warp",
+                self.batch.sites[site_number].instruction,
+                bad,
+                message="takes a value from a lane that does not take part: the result is undefined",
+                hint="All lanes named by the mask must reach the shuffle together.",
             )
         return np.broadcast_to(a, place.shape)[place], np.broadcast_to(valid, place.shape)
 
@@ -96,10 +98,13 @@ class WarpUnit:
         if bad.any():
             lane = int(np.flatnonzero(bad)[0])
             count = int(is_active[self.batch.lane_warps[lane]].sum())
-            message = f"only {count} lanes of a warp run it: undefined"
-            hint = "All 32 lanes of a warp must run it together: move it out of the condition."
-            one = self.batch.sites[site_number].instruction
-            self.batch.findings.add("warp", one, message, hint, lane)
+            self.batch.findings.add(
+                "warp",
+                self.batch.sites[site_number].instruction,
+                message=f"only {count} lanes of a warp run it: undefined",
+                hint="All 32 lanes of a warp must run it together: move it out of the condition.",
+                lane=lane,
+            )
 
     def multiply_fragments(
         self,

@@ -129,7 +129,7 @@ class WgmmaUnit:
     def check_access(self, site_number: int, mask: Any) -> None:
         """An instruction may access the accumulators of a product in flight."""
         if self.checks is not None:
-            self.checks.accumulators.check_access(self.batch.sites[site_number], mask)
+            self.checks.check_accumulators(self.batch.sites[site_number], mask)
 
     def fence_proxy(self, mask: Any) -> None:
         """`fence.proxy.async` of shared memory."""

@@ -29,18 +29,35 @@ _CAST_SIGNS = {".s64": True, ".u64": False}
 
 _ABOVE_ADDITIVE = 10
 """Precedence of the operators that bind closer than + and -."""
-_PRECEDENCE = {
-    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, "<=": 7, ">": 7, ">=": 7,
-    "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
-}  # fmt: skip
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-    ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-_INTEGER_OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor,
-}  # fmt: skip
+
+
+def _divide(a: int, b: int) -> int:
+    """The quotient, rounded towards zero."""
+    quotient = abs(a) // abs(b)
+    return -quotient if (a < 0) != (b < 0) else quotient
+
+
+_OPERATORS: dict[str, tuple[int, Callable[[int, int], int]]] = {
+    "||": (1, lambda a, b: bool(a or b)),
+    "&&": (2, lambda a, b: bool(a and b)),
+    "|": (3, operator.or_),
+    "^": (4, operator.xor),
+    "&": (5, operator.and_),
+    "==": (6, operator.eq),
+    "!=": (6, operator.ne),
+    "<": (7, operator.lt),
+    "<=": (7, operator.le),
+    ">": (7, operator.gt),
+    ">=": (7, operator.ge),
+    "<<": (8, lambda a, b: a << b % _BITS),
+    ">>": (8, lambda a, b: a >> b % _BITS),
+    "+": (9, operator.add),
+    "-": (9, operator.sub),
+    "*": (10, operator.mul),
+    "/": (10, _divide),
+    "%": (10, operator.mod),
+}
+"""Operator of two operands -> its precedence, and what it computes of integers."""
 _FLOAT_OPERATORS: dict[str, Callable[[float, float], float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
 }  # fmt: skip
@@ -89,7 +106,7 @@ class ConstantReader(TokenReader):
     def _read_binary(self, min_precedence: int) -> _Constant:
         """Operators of two operands, by precedence climbing; all of them associate to the left."""
         left = self._read_unary()
-        while (precedence := _PRECEDENCE.get(self.peek(), 0)) >= min_precedence:
+        while (precedence := _OPERATORS.get(self.peek(), (0,))[0]) >= min_precedence:
             line, symbol = self.current_line(), self.take()
             left = _apply_binary(symbol, left, self._read_binary(precedence + 1), line)
         return left
@@ -170,19 +187,9 @@ def _apply_binary(symbol: str, left: _Constant, right: _Constant, line: int) -> 
         return _Constant(_FLOAT_OPERATORS[symbol](a, b) if symbol != "/" or b else float("nan"))
     if isinstance(a, float) or isinstance(b, float):
         raise EkcError(f"PTX line {line}: {a} {symbol} {b}: operators take integers, + - * / also two floats")
-    if symbol in ("&&", "||"):
-        return _Constant(int(bool(a and b) if symbol == "&&" else bool(a or b)))
-    if symbol in ("<<", ">>"):
-        return _wrap_64_bits(a << b % _BITS if symbol == "<<" else a >> b % _BITS, left.signed)
-    signed = left.signed and right.signed and symbol != "%"
+    signed = left.signed and (symbol in ("<<", ">>") or (right.signed and symbol != "%"))
     a, b = int(_wrap_64_bits(a, signed).number), int(_wrap_64_bits(b, signed).number)
-    if symbol in _COMPARISONS:
-        return _Constant(int(_COMPARISONS[symbol](a, b)))
-    if symbol in _INTEGER_OPERATORS:
-        return _wrap_64_bits(_INTEGER_OPERATORS[symbol](a, b), signed)
-    if b == 0:
+    if b == 0 and symbol in ("/", "%"):
         raise EkcError(f"PTX line {line}: {a} {symbol} 0 divides by zero")
-    if symbol == "%":
-        return _wrap_64_bits(a % b, signed)
-    quotient = abs(a) // abs(b)
-    return _wrap_64_bits(-quotient if (a < 0) != (b < 0) else quotient, signed)
+    result = _OPERATORS[symbol][1](a, b)
+    return _Constant(int(result)) if isinstance(result, bool) else _wrap_64_bits(result, signed)

@@ -46,10 +46,15 @@ class Site:
     kernel: KernelText | None = None
     """The kernel, whose instructions read the loaded registers."""
 
-    @property
+    @cached_property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return int(self.dtype_code[1])
+
+    @cached_property
     def bytes_per_lane(self) -> int:
         """Bytes that one lane touches."""
-        return int(self.dtype_code[1]) * self.element_count
+        return self.element_bytes * self.element_count
 
     def count_needed_bytes(self, space: str) -> int:
         """Bytes that must be inside an allocation of this address space.
@@ -61,7 +66,7 @@ class Site:
 
     @cached_property
     def _read_bytes(self) -> int:
-        width, readers = int(self.dtype_code[1]), self.kernel.readers_by_register if self.kernel else {}
+        width, readers = self.element_bytes, self.kernel.readers_by_register if self.kernel else {}
         loaded = zip(operand_items(self.instruction.operands[0]), self.is_element_read, strict=True)
         ends = [
             k * width + min(count_used_bytes(item.name, readers), width)

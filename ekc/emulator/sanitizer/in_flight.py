@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
-from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
+from ekc.emulator.memory import Access, Index, list_cell_contents
 from ekc.emulator.numerics.wgmma import CHUNK_BYTES
 from ekc.emulator.report import LaneFindings
 from ekc.ptx.module import Instruction
@@ -24,13 +24,10 @@ COPY_HINT = "Wait for the group with cp.async.wait_group, then cross a barrier, 
 IN_FLIGHT_HINT = "Wait for the products with wgmma.wait_group, then cross a barrier, before writing there."
 
 
-@dataclass(slots=True)
-class InFlightCopy:
+@dataclass(eq=False, slots=True)
+class InFlightCopy(Access):
     """One issued copy: its destination, its values, and the group of each lane (-1: not committed)."""
 
-    site: Site
-    probe: AddressProbe
-    offset: int
     values: tuple[Any, ...]
     lane_groups: Any
 
@@ -47,30 +44,30 @@ class PendingCopies:
         self.findings = findings
         self.copies: list[InFlightCopy] = []
 
-    def check_access(
-        self, site: Site, probe: AddressProbe, offset: int, verb: str, values: tuple[Any, ...] | None = None
-    ) -> None:
+    def check_access(self, access: Access, verb: str, values: tuple[Any, ...] | None = None) -> None:
         """A finding if an access overlaps with a copy in flight. A store of the same values is allowed."""
         for copy in self.copies:
-            if probe.low + offset >= copy.probe.high + copy.offset + copy.site.bytes_per_lane:
+            if access.low >= copy.high or access.high <= copy.low:
                 continue
-            if probe.high + offset + site.bytes_per_lane <= copy.probe.low + copy.offset:
-                continue
-            grain = min(int(site.dtype_code[1]), int(copy.site.dtype_code[1]))
-            pending = list_cells(copy.site, copy.probe, copy.offset, grain).ravel()
-            mine = list_cells(site, probe, offset, grain)
+            grain = min(access.site.element_bytes, copy.site.element_bytes)
+            pending, mine = copy.list_cells(grain).ravel(), access.list_cells(grain)
             # The table covers at most the shared memory of a batch; sorting would take longer.
             bad = np.isin(mine, pending, kind="table")
             if bad.any() and values is not None:
-                lands = list_cell_contents(copy.site, copy.probe, copy.values, grain).ravel()
+                lands = list_cell_contents(copy.probe, copy.values, grain).ravel()
                 order = np.argsort(pending, kind="stable")
                 at = order[np.searchsorted(pending[order], mine).clip(max=order.size - 1)]
-                bad &= lands[at] != list_cell_contents(site, probe, values, grain)
+                bad &= lands[at] != list_cell_contents(access.probe, values, grain)
             if bad.any():
-                line = copy.site.instruction.line
-                message = f"{verb} what a copy still in flight will write (PTX line {line})"
                 self.findings.add_access(
-                    "async-copy", site, probe, offset, bad.any(axis=1), message, COPY_HINT
+                    "async-copy",
+                    access,
+                    bad.any(axis=1),
+                    message=(
+                        f"{verb} what a copy still in flight will write "
+                        f"(PTX line {copy.site.instruction.line})"
+                    ),
+                    hint=COPY_HINT,
                 )
                 return
 
@@ -125,19 +122,24 @@ class ProductTracker:
         committed = self.committed_products[groups, pending_groups]
         self.last_completed[groups] = np.maximum(self.last_completed[groups], committed)
 
-    def check_overwrite(self, site: Site, probe: AddressProbe, offset: int, verb: str) -> None:
+    def check_overwrite(self, access: Access, verb: str) -> None:
         """A finding if an access changes memory that a product in flight reads."""
         if not (self.last_issued > self.last_completed).any():
             return
-        lanes = probe.lane_numbers(self.all_lanes)
-        chunk = (probe.address + probe.base + offset) // CHUNK_BYTES
+        lanes = access.probe.lane_numbers(self.all_lanes)
+        chunk = (access.list_addresses() + access.probe.base) // CHUNK_BYTES
         for slot in range(self.groups_per_block):
             number = self.last_reader[slot, chunk]
             bad = number > self.last_completed[self.lane_blocks[lanes] * self.groups_per_block + slot]
             if bad.any():
                 line = self.product_instructions[int(number[bad][0])].line
-                message = f"{verb} what a product still in flight reads (PTX line {line})"
-                self.findings.add_access("async-product", site, probe, offset, bad, message, IN_FLIGHT_HINT)
+                self.findings.add_access(
+                    "async-product",
+                    access,
+                    bad,
+                    message=f"{verb} what a product still in flight reads (PTX line {line})",
+                    hint=IN_FLIGHT_HINT,
+                )
                 return
 
 
@@ -175,11 +177,11 @@ class AsyncProxyCheck:
         self.safe_time = np.zeros(lanes, np.int32)
         """Time of each lane's last fence before a barrier: earlier writes of it are visible to all."""
 
-    def record_write(self, site: Site, probe: AddressProbe, offset: int) -> None:
+    def record_write(self, access: Access) -> None:
         """A write has landed."""
         self.time += 1
-        places = list_cells(site, probe, offset, self.cell_bytes)
-        self.last_writer[places] = probe.lane_numbers(self.all_lanes)[:, None]
+        places = access.list_cells(self.cell_bytes)
+        self.last_writer[places] = access.probe.lane_numbers(self.all_lanes)[:, None]
         self.write_time[places] = self.time
 
     def record_fence(self, mask: Any) -> None:
@@ -210,6 +212,11 @@ class AsyncProxyCheck:
             if wrong.any():
                 group, chunk, k = (int(x[0]) for x in np.nonzero(wrong))
                 thread = int(writer[group, chunk, k]) % self.geometry.threads_per_block
-                message = f"reads shared memory that thread {thread} wrote, {what}"
-                self.findings.add("proxy", site.instruction, message, _HINT, int(first_lanes[group]))
+                self.findings.add(
+                    "proxy",
+                    site.instruction,
+                    message=f"reads shared memory that thread {thread} wrote, {what}",
+                    hint=_HINT,
+                    lane=int(first_lanes[group]),
+                )
                 return

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.emulator.decode.context import Site
 from ekc.emulator.lane_state import LaneState
-from ekc.emulator.memory import AddressProbe, Index, list_cell_contents, list_cells
+from ekc.emulator.memory import Access, Index, list_cell_contents
 from ekc.emulator.numerics import warp
 from ekc.emulator.sanitizer.in_flight import IN_FLIGHT_HINT, InFlightProduct
 from ekc.ptx.constants import WARP_SIZE
@@ -110,13 +109,10 @@ _REPORTED_TOGETHER = 64
 """Cells with conflicts that are examined together."""
 
 
-@dataclass(slots=True)
-class LoggedAccess:
+@dataclass(eq=False, slots=True)
+class LoggedAccess(Access):
     """One access of the current interval."""
 
-    site: Site
-    probe: AddressProbe
-    offset: int
     kind: str
     """"read", "write", "atomic", or "look": a volatile read, which may meet atomics."""
     values: tuple[Any, ...]
@@ -126,20 +122,6 @@ class LoggedAccess:
     """The product of a warpgroup that reads the memory until it is waited for."""
     carried: bool = False
     """Whether the product was in flight when a barrier was crossed."""
-
-    @property
-    def low(self) -> int:
-        """The lowest address."""
-        return self.probe.low + self.offset
-
-    @property
-    def high(self) -> int:
-        """One past the highest byte."""
-        return self.probe.high + self.offset + self.site.bytes_per_lane
-
-    def list_cells(self, cell_bytes: int) -> Index:
-        """The numbers of the cells that the access touches: a row for each lane."""
-        return list_cells(self.site, self.probe, self.offset, cell_bytes)
 
     def overlaps(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether the addresses overlap with one of these ranges, given as [low, high)."""
@@ -174,18 +156,18 @@ class RaceDetector:
 
     def log_access(
         self,
-        site: Site,
-        probe: AddressProbe,
-        offset: int,
+        access: Access,
         kind: str,
         values: tuple[Any, ...] = (),
         product: InFlightProduct | None = None,
     ) -> None:
         """Log an access. Volatile accesses count as atomics."""
-        if site.is_volatile:
+        if access.site.is_volatile:
             kind = "look" if kind == "read" else "atomic"
         copies = tuple(np.array(v) for v in values) if kind == "write" else ()
-        self.log.append(LoggedAccess(site, probe, offset, kind, copies, self.clock, product))
+        self.log.append(
+            LoggedAccess(access.site, access.probe, access.offset, kind, copies, self.clock, product)
+        )
 
     def sync_lanes(self, lanes: Any, member_masks: Any, living_masks: Any) -> None:
         """`bar.warp.sync` of these lanes, each with the lanes of its member mask that still run."""
@@ -223,7 +205,7 @@ class RaceDetector:
             if kind == "atomic" and not touched:
                 continue
             touched += writers
-            grain = min((int(e.site.dtype_code[1]) for e in touched), default=4)
+            grain = min((e.site.element_bytes for e in touched), default=4)
             self._mark_owners(writers, grain, True)
             bad = [self._find_conflicts(e, grain) for e in touched]
             self._mark_owners(writers, grain, False)
@@ -261,7 +243,7 @@ class RaceDetector:
         at, column = np.nonzero(np.isin(mine, places))
         values = np.zeros(at.size)
         if entry.kind == "write":
-            values = list_cell_contents(entry.site, entry.probe, entry.values, cell_bytes)[at, column]
+            values = list_cell_contents(entry.probe, entry.values, cell_bytes)[at, column]
         return mine[at, column], lanes[at], values.astype(np.uint64)
 
     def _report_places(self, entries: list[LoggedAccess], places: Index, cell_bytes: int) -> bool:
@@ -307,7 +289,7 @@ class RaceDetector:
             kind, hint = "async-product", IN_FLIGHT_HINT
             message = f"overwrites what a product still in flight reads (PTX line {rival.line})"
         is_own = writer.probe.lane_numbers(self.all_lanes) == lane
-        self.findings.add_access(kind, writer.site, writer.probe, writer.offset, is_own, message, hint)
+        self.findings.add_access(kind, writer, is_own, message, hint)
 
 
 def _is_order_visible(a: LoggedAccess, value: Any, b: LoggedAccess, other: Any) -> bool:

@@ -238,9 +238,12 @@ def locate_element(buffer: Buffer, coordinates: tuple[AffineForm, ...]) -> tuple
     """Segment coordinates in `buffer` of a tensor element given by its tensor coordinates."""
     if buffer.region.view is not None:
         # An element of the tensor may appear several times in an im2col tile.
-        problem = f"the tile {buffer.name} cuts a joint loop"
-        remedy = "compute_at before fuse, or copy from global memory"
-        raise make_schedule_error("compute_at", f"{buffer.name} as a box of the tensor", problem, remedy)
+        raise make_schedule_error(
+            "compute_at",
+            need=f"{buffer.name} as a box of the tensor",
+            problem=f"the tile {buffer.name} cuts a joint loop",
+            remedy="compute_at before fuse, or copy from global memory",
+        )
     return _locate_in_segments(buffer, coordinates, None)
 
 
@@ -250,9 +253,12 @@ def _locate_in_segments(
     region = buffer.region
     dims = [s.dim for s in region.segments if not s.is_joint]
     if len(set(dims)) != len(dims):
-        problem = f"a serial loop outside the tile {buffer.name} cuts it in slices"
-        remedy = "reorder that loop inside, or copy from global memory"
-        raise make_schedule_error("cache_read", f"{buffer.name} without gaps", problem, remedy)
+        raise make_schedule_error(
+            "cache_read",
+            need=f"{buffer.name} without gaps",
+            problem=f"a serial loop outside the tile {buffer.name} cuts it in slices",
+            remedy="reorder that loop inside, or copy from global memory",
+        )
     forms = []
     for s in region.segments:
         if s.is_joint and part is not None:

@@ -88,9 +88,12 @@ def find_joint_loops(
                 found[pieces] = JointLoop(label, dim, index)
     for other in reads[1:]:
         if any(_has_different_crossing(a, b, inner_loops) for a, b in zip(reads[0], other, strict=True)):
-            problem = "the reads differ by more than a constant"
-            remedy = "stage at another loop"
-            raise make_schedule_error("stage", "one region for several reads", problem, remedy)
+            raise make_schedule_error(
+                "stage",
+                need="one region for several reads",
+                problem="the reads differ by more than a constant",
+                remedy="stage at another loop",
+            )
     return tuple(found.values())
 
 

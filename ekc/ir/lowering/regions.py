@@ -186,9 +186,12 @@ def _find_dimension_region(
     outer_forms = [form.select_outside(inner_loops) for form in forms]
     for other in outer_forms[1:]:
         if not _has_constant_difference(other, outer_forms[0]):
-            problem = "the reads differ by more than a constant"
-            remedy = "stage at another loop"
-            raise make_schedule_error("stage", "one region for several reads", problem, remedy)
+            raise make_schedule_error(
+                "stage",
+                need="one region for several reads",
+                problem="the reads differ by more than a constant",
+                remedy="stage at another loop",
+            )
     inside = [(t, _find_axis(t[0], axis_by_loop)) for t in forms[0].select_inside(inner_loops).terms]
     terms, axes = tuple([t for t, axis in inside if axis]), {axis for _, axis in inside if axis}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])

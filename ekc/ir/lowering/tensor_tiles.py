@@ -98,13 +98,15 @@ def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTil
         a_load, b_load = factors[a], factors[1 - a]
         return TensorTile(product, rows[0], pair, depth, groups, places, a_load, b_load, strip, warps)
     leading = _join_names([groups] if warps is None else [warps, groups])
-    need = (
-        f"a factor that moves along {leading} and one of {_join_names(spatial)}, and one that moves along "
-        f"{places.name} and the other{'s' * is_wgmma}, both along {depth.name}"
+    raise make_schedule_error(
+        TENSORIZE_RULE,
+        need=(
+            f"a factor that moves along {leading} and one of {_join_names(spatial)}, and one that moves "
+            f"along {places.name} and the other{'s' * is_wgmma}, both along {depth.name}"
+        ),
+        problem=f"{factors[0]} and {factors[1]} do not move along the loops as the instruction does",
+        remedy=f"use {_suggest_splits(is_wgmma)}, their lanes on thread.x, rows first",
     )
-    nearest = f"use {_suggest_splits(is_wgmma)}, their lanes on thread.x, rows first"
-    problem = f"{factors[0]} and {factors[1]} do not move along the loops as the instruction does"
-    raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
 
 
 def _suggest_splits(is_wgmma: bool) -> str:
@@ -116,9 +118,12 @@ def _find_factors(nest: Nest) -> tuple[ex.Load, ex.Load]:
     loads = [p for p in parts if isinstance(p, ex.Load)]
     two = len(parts) == len(loads) == 2 and loads[0].tensor != loads[1].tensor
     if not two or nest.compute.combine != "sum":
-        problem = f"{nest.compute} is no sum of products of two tensors"
-        remedy = "leave tensorize out"
-        raise make_schedule_error(TENSORIZE_RULE, "a sum of products of two tensors", problem, remedy)
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need="a sum of products of two tensors",
+            problem=f"{nest.compute} is no sum of products of two tensors",
+            remedy="leave tensorize out",
+        )
     return loads[0], loads[1]
 
 
@@ -129,17 +134,25 @@ def _find_instruction(
     product, grouped = find_mma_instruction(types[0]), find_wgmma_family(types[0])
     acc = nest.compute.acc_dtype
     if types[0] is not types[1] or product is None or acc.name != types[0].default_accumulator:
-        need = "float16, bfloat16 or tf32 summed in float32, or int8 in int32, the same on both sides"
-        problem = f"no instruction multiplies {types[0]} by {types[1]} with sums in {acc}"
-        nearest = 'use dtype="tf32"' if types[0].name == types[1].name == "float32" else 'use dtype="float16"'
-        raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
+        nearest = "tf32" if types[0].name == types[1].name == "float32" else "float16"
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need="float16, bfloat16 or tf32 summed in float32, or int8 in int32, the same on both sides",
+            problem=f"no instruction multiplies {types[0]} by {types[1]} with sums in {acc}",
+            remedy=f'use dtype="{nearest}"',
+        )
     found = [p for p in (product, grouped) if p is not None]
     for one in found:
         if one.name == nest.instruction:
             return one
-    kind, plural = f"{product.dtype} instruction", f"instructions for {product.dtype}"
     names = [p.name for p in found]
-    raise make_unknown_name_error(TENSORIZE_RULE, kind, nest.instruction, names, plural=plural)
+    raise make_unknown_name_error(
+        TENSORIZE_RULE,
+        f"{product.dtype} instruction",
+        nest.instruction,
+        names,
+        plural=f"instructions for {product.dtype}",
+    )
 
 
 def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
@@ -149,14 +162,21 @@ def _find_inner_loops(nest: Nest, is_wgmma: bool) -> list[Loop]:
     serial = all(x.level == "serial" for x in inner)
     if len(inner) < count or not serial or sum(x.is_reduction for x in inner) != 1:
         names = ", ".join(f"{x.name}{' (reduced)' * x.is_reduction}" for x in inner)
-        need = f"{own} and a reduced one innermost, all serial"
-        remedy = f"use {_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside"
-        raise make_schedule_error(TENSORIZE_RULE, need, f"the innermost loops are {names}", remedy)
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need=f"{own} and a reduced one innermost, all serial",
+            problem=f"the innermost loops are {names}",
+            remedy=f"use {_suggest_splits(is_wgmma)}, reorder their last pieces and the depth inside",
+        )
     for s in nest.stagings:
         if s.at in {x.name for x in inner}:
             outer = next((x.name for x in reversed(nest.loops[:-count]) if x.is_serial), None)
-            problem = f"{s.name} sits in loop {s.at}"
-            raise make_schedule_error(TENSORIZE_RULE, f"no staging in {s.at}", problem, f"use at={outer!r}")
+            raise make_schedule_error(
+                TENSORIZE_RULE,
+                need=f"no staging in {s.at}",
+                problem=f"{s.name} sits in loop {s.at}",
+                remedy=f"use at={outer!r}",
+            )
     return inner
 
 
@@ -165,10 +185,13 @@ def _find_lane_loops(nest: Nest, is_wgmma: bool) -> tuple[Loop, Loop]:
     lanes = [x for x in nest.loops if x.level == "thread.x"]
     if len(lanes) != 2 or any(x.is_reduction for x in lanes):
         names = ", ".join(x.name for x in lanes) or "none"
-        need = "two spatial loops on thread.x, rows before columns"
         bind = "bind the 8 and the last 4 to thread.x, warps to thread.y"
-        remedy = f"use {_suggest_splits(is_wgmma)}, {bind}"
-        raise make_schedule_error(TENSORIZE_RULE, need, f"the loops on thread.x are {names}", remedy)
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need="two spatial loops on thread.x, rows before columns",
+            problem=f"the loops on thread.x are {names}",
+            remedy=f"use {_suggest_splits(is_wgmma)}, {bind}",
+        )
     return lanes[0], lanes[1]
 
 
@@ -177,10 +200,12 @@ def _find_warp_loop(nest: Nest) -> Loop:
     warps = [x for x in nest.loops if x.level == "thread.y"]
     if not warps or warps[-1].is_reduction:
         names = ", ".join(x.name for x in warps) or "none"
-        need = "the four warps of a group innermost on thread.y"
-        problem = f"the loops on thread.y are {names}"
-        nearest = f"use {_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y"
-        raise make_schedule_error(TENSORIZE_RULE, need, problem, nearest)
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need="the four warps of a group innermost on thread.y",
+            problem=f"the loops on thread.y are {names}",
+            remedy=f"use {_WGMMA_SPLITS}, bind the first 4 of the rows to thread.y",
+        )
     return warps[-1]
 
 
@@ -188,17 +213,23 @@ def _check_factor_scopes(nest: Nest, factors: tuple[ex.Load, ex.Load], scope: st
     """Check that the sums are in registers, and the factors in fragments or in shared memory."""
     if not nest.has_accumulator:
         output = nest.compute.output.name
-        problem = f"{output} has no accumulator"
-        remedy = f'call cache_write("{output}") first'
-        raise make_schedule_error(TENSORIZE_RULE, f"{output} held in registers", problem, remedy)
+        raise make_schedule_error(
+            TENSORIZE_RULE,
+            need=f"{output} held in registers",
+            problem=f"{output} has no accumulator",
+            remedy=f'call cache_write("{output}") first',
+        )
     where, first = _FACTOR_HINTS[scope]
     for name in (f.tensor for f in factors):
         chain = [s for s in nest.stagings if s.tensor == name]
         if not chain or chain[-1].scope != scope:
-            problem = f"{chain[-1].name if chain else name} is not in {where}"
             use_existing = scope == "fragment" or not chain
-            nearest = first.format(name) if use_existing else f"leave {chain[-1].name} out"
-            raise make_schedule_error(TENSORIZE_RULE, f"{name} in {where}", problem, nearest)
+            raise make_schedule_error(
+                TENSORIZE_RULE,
+                need=f"{name} in {where}",
+                problem=f"{chain[-1].name if chain else name} is not in {where}",
+                remedy=first.format(name) if use_existing else f"leave {chain[-1].name} out",
+            )
 
 
 def _join_names(loops: list[Loop]) -> str:
@@ -220,13 +251,23 @@ def check_tile_extents(nest: Nest, tile: TensorTile) -> Iterator[Check]:
     for loop, extent in extents.items():
         yield exactly(rule, loop.extent, extent, f"iterations of {loop.name}")
     if tile.strip_loop is not None:
-        unit = f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each"
-        yield at_most(rule, tile.strip_loop.extent, MAX_STRIPS, unit)
+        yield at_most(
+            rule,
+            tile.strip_loop.extent,
+            MAX_STRIPS,
+            f"iterations of {tile.strip_loop.name}, {STRIP_COLUMNS} columns each",
+        )
     for axis, form in nest.axis_forms.items():
         pair, one = _find_step(form, tile.lane_loop), _find_step(form, tile.column_pair_loop)
         is_adjacent = np.asanyarray(pair) == 2 * np.asanyarray(one)
-        limit = f"must be twice that of {tile.column_pair_loop.name}, both cut from {axis}"
-        yield fits(rule, is_adjacent, pair, limit, f"use {splits}", f"as the step of {tile.lane_loop.name}")
+        yield fits(
+            rule,
+            is_adjacent,
+            pair,
+            limit_text=f"must be twice that of {tile.column_pair_loop.name}, both cut from {axis}",
+            nearest=f"use {splits}",
+            unit=f"as the step of {tile.lane_loop.name}",
+        )
 
 
 def _find_step(form: AffineForm, loop: Loop) -> Extent:

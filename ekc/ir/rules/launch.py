@@ -39,8 +39,13 @@ def check_atomics(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     rule = f"atomic {name}"
     if not nest.has_accumulator:
         yield _require_accumulator(rule, name)
-    near = f'write one element at a time: cache_write("{name}")'
-    yield exactly(rule, nest.store_vector, 1, "elements at once", near)
+    yield exactly(
+        rule,
+        nest.store_vector,
+        1,
+        "elements at once",
+        nearest=f'write one element at a time: cache_write("{name}")',
+    )
 
 
 MAX_STATEMENTS = 8192
@@ -65,34 +70,47 @@ def check_threads(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """At most 1024 threads a block, 64 along z."""
     yield at_most("threads per block", kernel.thread_count, limits.threads_per_block)
     limit = limits.threads_per_block_z
-    near = f"use {limit} or fewer, or bind to thread.x"
-    yield at_most("threads along z", kernel.find_level_extent("thread.z"), limit, "", near)
+    yield at_most(
+        "threads along z",
+        kernel.find_level_extent("thread.z"),
+        limit,
+        nearest=f"use {limit} or fewer, or bind to thread.x",
+    )
 
 
 def check_grid(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """The extents of a grid, of which y and z have small limits."""
     for level in ("block.x", "block.y", "block.z"):
         limit = limits.grid_x if level == "block.x" else limits.grid_yz
-        near = f"use {limit} or fewer, or bind to block.x"
-        yield at_most(f"grid along {level}", kernel.find_level_extent(level), limit, "blocks", near)
+        yield at_most(
+            f"grid along {level}",
+            kernel.find_level_extent(level),
+            limit,
+            "blocks",
+            nearest=f"use {limit} or fewer, or bind to block.x",
+        )
 
 
 def check_shared_memory(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Tiles of a block must fit its shared memory."""
     limit = limits.shared_bytes_per_block
-    near = f"use tiles of {limit} bytes in all"
-    yield at_most("shared memory", kernel.shared_bytes, limit, "bytes", near)
+    yield at_most(
+        "shared memory", kernel.shared_bytes, limit, "bytes", nearest=f"use tiles of {limit} bytes in all"
+    )
 
 
 def check_registers(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     """Accumulators, register tiles and addresses of one thread must fit its registers: a kernel that spills
     may take a hundred times as long. The limit is without the reserved registers; in a block of too many
     threads these alone are more than there are, and the limit is 0."""
-    need = estimate_registers(kernel)
     share = limits.registers_per_sm // max_extent(kernel.thread_count, WARP)
     budget = max_extent(min_extent(limits.registers_per_thread, share) - RESERVED_REGISTERS, 0)
-    nearest = "use a smaller tile per thread, wider copies or fewer threads"
-    yield at_most("registers", need, budget, "", nearest)
+    yield at_most(
+        "registers",
+        estimate_registers(kernel),
+        budget,
+        nearest="use a smaller tile per thread, wider copies or fewer threads",
+    )
 
 
 def check_unrolled_size(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
@@ -106,8 +124,14 @@ def check_copy_rounds(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Chec
     for one in kernel.nest.stagings:
         if one.at is not None and not (isinstance(one.unroll, int) and one.unroll == 0):
             ok = (np.asanyarray(one.unroll) == 0) | (np.asanyarray(kernel.nest.find_loop(one.at).stages) == 1)
-            limit = f"must be 0, as {one.at} is pipelined and writes out all rounds"
-            yield fits(f"copy {one.name}", ok, one.unroll, limit, "0", "rounds to unroll")
+            yield fits(
+                f"copy {one.name}",
+                ok,
+                one.unroll,
+                limit_text=f"must be 0, as {one.at} is pipelined and writes out all rounds",
+                nearest="0",
+                unit="rounds to unroll",
+            )
 
 
 def check_block_order(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
@@ -117,9 +141,13 @@ def check_block_order(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Chec
         if loop.is_serial and outer is None:
             outer = loop.name
         if loop.is_block and outer is not None:
-            problem = f"block loop {loop.name} is inside serial loop {outer}"
-            remedy = f'call reorder("{loop.name}", "{outer}")'
-            yield requires("loop order", False, "block loops outermost", problem, remedy)
+            yield requires(
+                "loop order",
+                False,
+                need="block loops outermost",
+                problem=f"block loop {loop.name} is inside serial loop {outer}",
+                remedy=f'call reorder("{loop.name}", "{outer}")',
+            )
             return
 
 
@@ -129,9 +157,13 @@ def check_accumulator_type(kernel: LaunchTree, limits: LaunchLimits) -> Iterator
     converts = compute.acc_dtype is not compute.output.dtype
     if compute.reduction_axes and not kernel.nest.has_accumulator and converts:
         name = compute.output.name
-        problem = f"{name} is summed in {compute.acc_dtype} and stored as {compute.output.dtype}"
-        remedy = f'call cache_write("{name}", "register") first'
-        yield requires("accumulator", False, f"{compute.acc_dtype} for {name}", problem, remedy)
+        yield requires(
+            "accumulator",
+            False,
+            need=f"{compute.acc_dtype} for {name}",
+            problem=f"{name} is summed in {compute.acc_dtype} and stored as {compute.output.dtype}",
+            remedy=f'call cache_write("{name}", "register") first',
+        )
 
 
 def check_reduction_lanes(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
@@ -146,8 +178,13 @@ def check_reduction_lanes(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[
     between = [x.name for x in kernel.thread_loops[first : first + len(lanes)] if not x.is_reduction]
     if between:
         both = " and ".join(x.name for x in lanes)
-        problem = f"{between[0]} runs between {both}"
-        yield requires(rule, False, f"{both} side by side", problem, f"reorder {between[0]} outside of both")
+        yield requires(
+            rule,
+            False,
+            need=f"{both} side by side",
+            problem=f"{between[0]} runs between {both}",
+            remedy=f"reorder {between[0]} outside of both",
+        )
     n = prod(x.extent for x in lanes)
     count, step = np.asanyarray(n), np.asanyarray(kernel.reduction_lane_stride)
     ok = (count <= WARP) & _is_power_of_two(count)
@@ -159,8 +196,13 @@ def check_reduction_lanes(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[
 
 
 def _require_accumulator(rule: str, name: str) -> Check:
-    remedy = f'call cache_write("{name}", "register") first'
-    return requires(rule, False, "an accumulator", f"{name} has no accumulator", remedy)
+    return requires(
+        rule,
+        False,
+        need="an accumulator",
+        problem=f"{name} has no accumulator",
+        remedy=f'call cache_write("{name}", "register") first',
+    )
 
 
 def _check_full_warps(rule: str, thread_count: Extent) -> Check:
@@ -197,9 +239,14 @@ def check_tile_lines(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check
         if b.is_swizzled:
             size, chunks = b.elements * b.dtype.bytes, np.asanyarray(b.swizzle)
             has_full_lines = (chunks == 1) | (np.asanyarray(size) % SHARED_LINE_BYTES == 0)
-            limit = f"must be a multiple of {SHARED_LINE_BYTES}"
-            near = "leave the swizzle out, or change the pad"
-            yield fits(f"swizzle of {b.name}", has_full_lines, size, limit, near, "bytes")
+            yield fits(
+                f"swizzle of {b.name}",
+                has_full_lines,
+                size,
+                limit_text=f"must be a multiple of {SHARED_LINE_BYTES}",
+                nearest="leave the swizzle out, or change the pad",
+                unit="bytes",
+            )
         if b.panel:
             has_full_lines = np.asanyarray(b.row_pitch) % b.panel == 0
             rule, unit = f"cache_read {b.name}", "elements in rows of panels"

@@ -28,19 +28,33 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
     rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
     yield from _check_async_source(rule, kernel, factor)
     if not buffer.panel:
-        near = f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}"
-        yield requires(rule, False, f"{buffer.name} in panels", f"{buffer.name} has no panels", near)
+        yield requires(
+            rule,
+            False,
+            need=f"{buffer.name} in panels",
+            problem=f"{buffer.name} has no panels",
+            remedy=f"call cache_read with panel=64, swizzle={WGMMA_SWIZZLE}",
+        )
         return
     yield exactly(rule, buffer.swizzle, WGMMA_SWIZZLE, f"chunks to swizzle in {buffer.name}")
     patterns = np.asanyarray(buffer.row_count) % SWIZZLE_CHUNKS[-1] == 0
-    limit = f"must be a multiple of {SWIZZLE_CHUNKS[-1]}"
-    yield fits(rule, patterns, buffer.row_count, limit, 64, f"rows of {buffer.name}")
+    yield fits(
+        rule,
+        patterns,
+        buffer.row_count,
+        limit_text=f"must be a multiple of {SWIZZLE_CHUNKS[-1]}",
+        nearest=64,
+        unit=f"rows of {buffer.name}",
+    )
     mn_major = is_mn_major(node, factor)
     if mn_major is None:
-        need = f"{factor.source.spec.name} stored along its rows or along the depth"
-        problem = f"{buffer.name} is stored neither along its rows nor along the depth"
-        near = "use unfused axes, another order=, or mma.m16n8k16"
-        yield requires(rule, False, need, problem, near)
+        yield requires(
+            rule,
+            False,
+            need=f"{factor.source.spec.name} stored along its rows or along the depth",
+            problem=f"{buffer.name} is stored neither along its rows nor along the depth",
+            remedy="use unfused axes, another order=, or mma.m16n8k16",
+        )
         return
     yield from _check_tile_strides(rule, node, factor)
     yield from _check_tile_starts(rule, kernel, node, factor, mn_major)
@@ -49,9 +63,13 @@ def check_descriptor(kernel: LaunchTree, node: MmaNode, factor: SharedFactor) ->
 def _check_async_source(rule: str, kernel: LaunchTree, factor: SharedFactor) -> Iterator[Check]:
     """The tile must come by asynchronous copies: products need the fence at the wait for these."""
     staging = factor.staging
-    how = f'call pipeline("{staging.at}", stages=3, copy="async")'
-    problem = f"{staging.name} is not filled by asynchronous copies"
-    yield requires(rule, kernel.nest.is_async(staging), f"{staging.name} copied by cp.async", problem, how)
+    yield requires(
+        rule,
+        kernel.nest.is_async(staging),
+        need=f"{staging.name} copied by cp.async",
+        problem=f"{staging.name} is not filled by asynchronous copies",
+        remedy=f'call pipeline("{staging.at}", stages=3, copy="async")',
+    )
 
 
 def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Iterator[Check]:
@@ -60,8 +78,15 @@ def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Itera
     steps = dict(factor.source.address.terms)
     for loop, step in find_tile_strides(node, factor).items():
         found = np.asanyarray(steps.get(loop, 0))
-        limit, unit = f"must be {{}} in {factor.source.buffer.name}", f"elements a step of {loop}"
-        yield fits(rule, found == step, found, limit, "use an unfused axis", unit, step)
+        yield fits(
+            rule,
+            found == step,
+            found,
+            limit_text=f"must be {{}} in {factor.source.buffer.name}",
+            nearest="use an unfused axis",
+            unit=f"elements a step of {loop}",
+            limit=step,
+        )
 
 
 def _check_tile_starts(
@@ -84,8 +109,13 @@ def _check_tile_starts(
             continue
         yield fits(rule, begins, step, limit, nearest, "elements a step of a joint loop")
         joint = ", ".join(sorted(atom.find_variables().intersection(inside)))
-        problem = f"joint loop {joint} runs inside {at}"
-        yield requires(rule, not joint, f"joint loops outside of {at}", problem, f'fuse outside of "{at}"')
+        yield requires(
+            rule,
+            not joint,
+            need=f"joint loops outside of {at}",
+            problem=f"joint loop {joint} runs inside {at}",
+            remedy=f'fuse outside of "{at}"',
+        )
 
 
 def _can_begin(step: Any, buffer: Buffer, depth: int, is_mn_major: bool) -> Any:
@@ -106,23 +136,42 @@ def check_tensor_products(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[
         for factor in (node.a, node.b):
             yield from _check_factor(kernel, node, factor)
         unguarded = ~np.asanyarray(has_needed_guard(node.compute.guards))
-        problem = "the depth ends inside a product, past its zero-filled tiles"
-        rule = f"{TENSORIZE_RULE} {node.tile.instruction.name}"
-        yield requires(rule, unguarded, "no guard on the depth", problem, "split the depth by exact divisors")
+        yield requires(
+            f"{TENSORIZE_RULE} {node.tile.instruction.name}",
+            unguarded,
+            need="no guard on the depth",
+            problem="the depth ends inside a product, past its zero-filled tiles",
+            remedy="split the depth by exact divisors",
+        )
     for staging in kernel.nest.stagings:
         if staging.scope == "fragment" and not products:
-            need, problem = f"a product that reads {staging.name}", f"no product reads {staging.name}"
-            yield requires(TENSORIZE_RULE, False, need, problem, "call tensorize(...)")
+            yield requires(
+                TENSORIZE_RULE,
+                False,
+                need=f"a product that reads {staging.name}",
+                problem=f"no product reads {staging.name}",
+                remedy="call tensorize(...)",
+            )
 
 
 def _make_target_check(node: MmaNode, limits: LaunchLimits) -> Check:
     """The target must have the instruction."""
     name = node.tile.instruction.name
     if isinstance(node.tile.instruction, WgmmaFamily):
-        rule, problem = f"{TENSORIZE_RULE} {name}", "only sm_90a has the instruction"
-        return requires(rule, limits.group_products, name, problem, "use mma.m16n8k16")
-    problem = f"targets before {FIRST_AMPERE_ARCH} do not have the instruction"
-    return requires(f"{TENSORIZE_RULE} {name}", limits.tensor_cores, name, problem, "leave tensorize out")
+        return requires(
+            f"{TENSORIZE_RULE} {name}",
+            limits.group_products,
+            need=name,
+            problem="only sm_90a has the instruction",
+            remedy="use mma.m16n8k16",
+        )
+    return requires(
+        f"{TENSORIZE_RULE} {name}",
+        limits.tensor_cores,
+        need=name,
+        problem=f"targets before {FIRST_AMPERE_ARCH} do not have the instruction",
+        remedy="leave tensorize out",
+    )
 
 
 def _check_factor(kernel: LaunchTree, node: MmaNode, factor: FragmentNode | SharedFactor) -> Iterator[Check]:
@@ -131,6 +180,10 @@ def _check_factor(kernel: LaunchTree, node: MmaNode, factor: FragmentNode | Shar
         yield from check_descriptor(kernel, node, factor)
     # A sum that is computed on the spot has the accumulator's type, not that of the stored tensor.
     staging, dtype, product = factor.staging, factor.source.dtype, node.tile.instruction
-    need, problem = f"{staging.source} of {product.dtype}", f"{staging.source} is {dtype}, as it is summed"
-    remedy = f"leave {staging.tensor} a launch of its own"
-    yield requires(f"{TENSORIZE_RULE} {product.name}", dtype is product.dtype, need, problem, remedy)
+    yield requires(
+        f"{TENSORIZE_RULE} {product.name}",
+        dtype is product.dtype,
+        need=f"{staging.source} of {product.dtype}",
+        problem=f"{staging.source} is {dtype}, as it is summed",
+        remedy=f"leave {staging.tensor} a launch of its own",
+    )

@@ -46,14 +46,26 @@ def _check_vector(
 ) -> Iterator[Check]:
     v = vector
     rule, unit = f"vector width of {name}", "elements at once"
-    fewer = f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer"
-    yield at_most(rule, vector * source.dtype.bytes, MAX_ACCESS_BYTES, "bytes at once", fewer)
+    yield at_most(
+        rule,
+        vector * source.dtype.bytes,
+        MAX_ACCESS_BYTES,
+        "bytes at once",
+        nearest=f"use {MAX_ACCESS_BYTES // source.dtype.bytes} elements or fewer",
+    )
     own = region.segments[segment] if segment is not None else None
     stride, extent = (own.stride, own.extent) if own else (0, 1)
     contiguous = np.asanyarray(stride) == 1
     neighbours = (v == 1) | (contiguous & (np.asanyarray(extent) % v == 0))
-    near = np.where(contiguous, np.gcd(extent, v), 1)
-    yield fits(rule, neighbours, vector, "must divide a tile row of {} neighbours", near, unit, extent)
+    yield fits(
+        rule,
+        neighbours,
+        vector,
+        limit_text="must divide a tile row of {} neighbours",
+        nearest=np.where(contiguous, np.gcd(extent, v), 1),
+        unit=unit,
+        limit=extent,
+    )
     atoms: set[Atom] = {f"#{segment}"}
     if own and own.is_joint:
         run_length, atoms = _find_run_length(source, f"#{segment}")
@@ -131,8 +143,13 @@ def check_async_copies(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Che
         if isinstance(node, StageNode) and node.is_async:
             rule = f"async copy of {node.staging.name}"
             if not limits.async_copies:
-                problem = f"targets before {FIRST_AMPERE_ARCH} have no cp.async"
-                yield requires(rule, False, "cp.async", problem, REGISTER_COPY_HINT)
+                yield requires(
+                    rule,
+                    False,
+                    need="cp.async",
+                    problem=f"targets before {FIRST_AMPERE_ARCH} have no cp.async",
+                    remedy=REGISTER_COPY_HINT,
+                )
             yield from _check_copy_widths(node, rule)
 
 
@@ -141,10 +158,21 @@ def _check_copy_widths(node: StageNode, rule: str) -> Iterator[Check]:
     vector, each = np.asanyarray(node.staging.vector), node.buffer.dtype.bytes
     together = node.buffer.fastest_segment == node.vector_segment
     if not together:
-        limit = "must be 1, as the copy changes the order of dimensions"
-        nearest = "1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT
-        yield fits(rule, vector == 1, node.staging.vector, limit, nearest, "elements at once")
+        yield fits(
+            rule,
+            vector == 1,
+            node.staging.vector,
+            limit_text="must be 1, as the copy changes the order of dimensions",
+            nearest="1" if each in ASYNC_COPIES_BY_BYTES else REGISTER_COPY_HINT,
+            unit="elements at once",
+        )
     size = vector * each
     moved = (size == 4) | (size == 8) | (size == 16)
-    nearest = f"use vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT
-    yield fits(rule, moved, node.staging.vector * each, "must be 4, 8 or 16", nearest, "bytes at once")
+    yield fits(
+        rule,
+        moved,
+        node.staging.vector * each,
+        limit_text="must be 4, 8 or 16",
+        nearest=f"use vector={max(1, 4 // each)}" if together else REGISTER_COPY_HINT,
+        unit="bytes at once",
+    )

@@ -47,18 +47,26 @@ class Bind(Step):
         if self.level not in allowed:
             raise make_unknown_name_error("bind", "level", self.level, allowed)
         if loop.level != "serial":
-            problem = f"loop {loop.name} is bound to {loop.level}"
-            raise self.make_error(f"unbound loop {loop.name}", problem, "bind another loop")
+            raise self.make_error(
+                need=f"unbound loop {loop.name}",
+                problem=f"loop {loop.name} is bound to {loop.level}",
+                remedy="bind another loop",
+            )
         shared = THREAD_LEVELS[:1] + (BLOCK_LEVELS if nest.is_atomic else ())
         if loop.is_reduction and self.level not in shared:
             name = nest.compute.output.name
             over_blocks = f', or call atomic("{name}") first' if self.level in BLOCK_LEVELS else ""
-            problem = f"loop {loop.name} is a reduction, and {self.level} takes spatial loops"
-            remedy = f"bind it to thread.x, or leave it serial{over_blocks}"
-            raise self.make_error(f"a spatial loop for {self.level}", problem, remedy)
+            raise self.make_error(
+                need=f"a spatial loop for {self.level}",
+                problem=f"loop {loop.name} is a reduction, and {self.level} takes spatial loops",
+                remedy=f"bind it to thread.x, or leave it serial{over_blocks}",
+            )
         if any(s.at == loop.name for s in nest.stagings) and self.level != "vthread":
-            problem = f"a staging sits in loop {loop.name}"
-            raise self.make_error(f"no staging in {loop.name}", problem, "bind before cache_read")
+            raise self.make_error(
+                need=f"no staging in {loop.name}",
+                problem=f"a staging sits in loop {loop.name}",
+                remedy="bind before cache_read",
+            )
         new = nest.replace_loop(loop.name, lambda x: replace(x, level=self.level))
         return program.replace_nest(nest, new)
 
@@ -86,8 +94,11 @@ class Unroll(Step):
         nest = program.find_nest(self.loop, "unroll")
         loop = nest.find_loop(self.loop)
         if not loop.is_serial:
-            problem = f"loop {loop.name} is bound to {loop.level}"
-            raise self.make_error("a serial loop", problem, "unroll a serial loop")
+            raise self.make_error(
+                need="a serial loop",
+                problem=f"loop {loop.name} is bound to {loop.level}",
+                remedy="unroll a serial loop",
+            )
         factor = loop.extent if self.factor is None else min_extent(self.factor, loop.extent)
         requested = 1 if self.factor is None else self.factor
         check = at_least(f"unroll {loop.name}", requested, 0, "as a factor")
@@ -139,22 +150,32 @@ class Vectorize(Step):
     def _check_loop(self, nest: Nest, loop: Loop) -> None:
         if loop is not nest.loops[-1]:
             inside = nest.loops[-1].name
-            problem = f"loop {inside} is inside {loop.name}"
-            raise self.make_error(f"{loop.name} innermost", problem, repr(inside))
+            raise self.make_error(
+                need=f"{loop.name} innermost",
+                problem=f"loop {inside} is inside {loop.name}",
+                remedy=repr(inside),
+            )
         if loop.level != "serial" or loop.is_reduction:
-            problem = f"loop {loop.name} is not a serial spatial loop"
-            raise self.make_error("a serial spatial loop", problem, "vectorize the innermost spatial loop")
+            raise self.make_error(
+                need="a serial spatial loop",
+                problem=f"loop {loop.name} is not a serial spatial loop",
+                remedy="vectorize the innermost spatial loop",
+            )
         users = [s.name for s in nest.stagings if s.at == loop.name]
         if users:
-            problem = f"{users[0]} sits in loop {loop.name}"
-            remedy = f'move it: compute_at("{users[0]}", ...)'
-            raise self.make_error(f"no staging in {loop.name}", problem, remedy)
+            raise self.make_error(
+                need=f"no staging in {loop.name}",
+                problem=f"{users[0]} sits in loop {loop.name}",
+                remedy=f'move it: compute_at("{users[0]}", ...)',
+            )
         axis = nest.compute.spatial_axes[-1].name
         if dict(nest.axis_forms[axis].terms).get(loop.name) != 1:
             output = nest.compute.output.name
-            problem = f"neighbours in {output} run along {axis}, not along {loop.name}"
-            remedy = f"vectorize the innermost piece of {axis}"
-            raise self.make_error(f"neighbours in {output} along {loop.name}", problem, remedy)
+            raise self.make_error(
+                need=f"neighbours in {output} along {loop.name}",
+                problem=f"neighbours in {output} run along {axis}, not along {loop.name}",
+                remedy=f"vectorize the innermost piece of {axis}",
+            )
 
 
 def _find_contiguous_reads(program: Program, output: str, loop: str) -> list[str]:
@@ -213,12 +234,17 @@ class Pipeline(Step):
         nest = program.find_nest(self.loop, "pipeline")
         loop = nest.find_loop(self.loop)
         if not any(s.at == loop.name and s.scope == "shared" for s in nest.stagings):
-            problem = f"loop {loop.name} has no shared staging"
-            remedy = f"call cache_read(..., at={loop.name!r}) first"
-            raise self.make_error(f"a shared staging in {loop.name}", problem, remedy)
+            raise self.make_error(
+                need=f"a shared staging in {loop.name}",
+                problem=f"loop {loop.name} has no shared staging",
+                remedy=f"call cache_read(..., at={loop.name!r}) first",
+            )
         if any(s.producer for s in nest.stagings if s.at == loop.name):
-            problem = f"a tile of loop {loop.name} is computed on the spot"
-            raise self.make_error("tiles that are copied", problem, "leave the loop as it is")
+            raise self.make_error(
+                need="tiles that are copied",
+                problem=f"a tile of loop {loop.name} is computed on the spot",
+                remedy="leave the loop as it is",
+            )
         if self.copy not in _STAGE_LIMITS:
             raise make_unknown_name_error("pipeline", "copy", self.copy, _STAGE_LIMITS, plural="copies")
         least, most = _STAGE_LIMITS[self.copy]
@@ -258,8 +284,11 @@ class Atomic(Step):
         """See the class."""
         nest = program.find_output_nest(self.tensor, self.kind)
         if nest.is_atomic:
-            problem = f"{self.tensor} is atomic already"
-            raise self.make_error(f"{self.tensor} named once", problem, "leave the second out")
+            raise self.make_error(
+                need=f"{self.tensor} named once",
+                problem=f"{self.tensor} is atomic already",
+                remedy="leave the second out",
+            )
         if not nest.compute.reduction_axes:
             raise self.make_error(f"a sum {self.tensor}", f"{self.tensor} sums nothing", "leave it out")
         longest = max(nest.compute.reduction_axes, key=lambda a: a.extent)
@@ -270,8 +299,11 @@ class Atomic(Step):
         """Refuse an output that is no plain sum of its parts; `parts` is the step to suggest instead."""
         compute = nest.compute
         if compute.combine != "sum":
-            problem = f"atomics add parts, and {self.tensor} is a {compute.combine}"
-            raise self.make_error(f"a sum {self.tensor}", problem, f"use {parts}")
+            raise self.make_error(
+                need=f"a sum {self.tensor}",
+                problem=f"atomics add parts, and {self.tensor} is a {compute.combine}",
+                remedy=f"use {parts}",
+            )
         if nest.epilogue is not None:
             raise self.make_error(
                 f"{self.tensor} written as it is summed",
@@ -279,9 +311,11 @@ class Atomic(Step):
                 f'leave compute_inline("{self.tensor}") out, or {parts} first',
             )
         if compute.output.dtype is not compute.acc_dtype:
-            problem = f"{self.tensor} is stored as {compute.output.dtype}, which would round each part"
-            remedy = f'use out_dtype="{compute.acc_dtype}", or {parts}'
-            raise self.make_error(f"{self.tensor} as {compute.acc_dtype}, as it is summed", problem, remedy)
+            raise self.make_error(
+                need=f"{self.tensor} as {compute.acc_dtype}, as it is summed",
+                problem=f"{self.tensor} is stored as {compute.output.dtype}, which would round each part",
+                remedy=f'use out_dtype="{compute.acc_dtype}", or {parts}',
+            )
 
 
 @dataclass(frozen=True)
@@ -333,6 +367,9 @@ class Tensorize(Step):
         new = replace(nest, instruction=self.instruction)
         tile = find_tensor_tile(new, program.op.tensors)
         if self.loop != tile.depth_loop.name:
-            problem = f"loop {self.loop} is not the innermost reduction loop"
-            raise self.make_error("the innermost reduction loop", problem, repr(tile.depth_loop.name))
+            raise self.make_error(
+                need="the innermost reduction loop",
+                problem=f"loop {self.loop} is not the innermost reduction loop",
+                remedy=repr(tile.depth_loop.name),
+            )
         return program.replace_nest(nest, new, *check_tile_extents(new, tile))

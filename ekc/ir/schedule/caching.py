@@ -83,8 +83,12 @@ class CacheRead(Step):
         rank = len(program.op.tensors[tensor].shape)
         if self.order and sorted(self.order) != list(range(rank)):
             dims = str(tuple(range(rank)))
-            limit = f"must be a permutation of {dims}"
-            raise make_over_limit_error("cache_read", f"order {self.order}", limit, dims)
+            raise make_over_limit_error(
+                "cache_read",
+                need=f"order {self.order}",
+                limit=f"must be a permutation of {dims}",
+                nearest=dims,
+            )
         self._check_panels(program.op.tensors[tensor].dtype)
         layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
         new = Staging(tensor, self.source, self.scope, self.at, *layout, unroll=self.unroll)
@@ -103,55 +107,80 @@ class CacheRead(Step):
     def _make_unroll_check(self, rule: str) -> Check:
         """The check that only a copy by all threads, in shared memory, has rounds to unroll."""
         rounds, is_shared = np.asanyarray(self.unroll), self.scope == "shared"
-        limit = "must be 0 or more" if is_shared else "must be 0 outside of shared memory"
         return fits(
-            rule, rounds >= 0 if is_shared else rounds == 0, self.unroll, limit, "0", "rounds to unroll"
+            rule,
+            rounds >= 0 if is_shared else rounds == 0,
+            self.unroll,
+            limit_text="must be 0 or more" if is_shared else "must be 0 outside of shared memory",
+            nearest="0",
+            unit="rounds to unroll",
         )
 
     def _make_swizzle_check(self, rule: str) -> Check:
         """The check that a swizzle is 2, 4 or 8 chunks, of a tile in shared memory."""
         chunks = np.asanyarray(self.swizzle)
         legal = (chunks == 1) | ((chunks == 2) | (chunks == 4) | (chunks == 8)) & (self.scope == "shared")
-        limit = "must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1"
-        nearest = "8" if self.scope == "shared" else "1"
-        return fits(rule, legal, self.swizzle, limit, nearest, "chunks to swizzle")
+        return fits(
+            rule,
+            legal,
+            self.swizzle,
+            limit_text="must be 1, 2, 4 or 8" if self.scope == "shared" else "must be 1",
+            nearest="8" if self.scope == "shared" else "1",
+            unit="chunks to swizzle",
+        )
 
     def _check_panels(self, dtype: DType) -> None:
         """Refuse panels that are no lines of shared memory."""
         line = count_panel_elements(dtype.bytes)
         if self.panel and (self.panel != line or self.scope != "shared"):
-            limit = f"must be {line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory"
-            need = f"panel={self.panel} in scope {self.scope!r}"
-            raise make_over_limit_error("cache_read", need, limit, f"use panel={line}")
+            raise make_over_limit_error(
+                "cache_read",
+                need=f"panel={self.panel} in scope {self.scope!r}",
+                limit=f"must be {line} of {dtype} (a line of {SHARED_LINE_BYTES} bytes), in shared memory",
+                nearest=f"use panel={line}",
+            )
 
     def _check_fragment(self, nest: Nest, new: Staging) -> None:
         """Refuse a fragment that is not filled from a shared tile, or that has a layout of its own."""
         source = nest.find_staging(new.source)
         if source is None or source.scope != "shared":
-            first = f'call cache_read("{new.tensor}", "shared") first, then read "{new.tensor}.shared"'
-            problem = f"{new.source} is not in shared memory, from which fragments are filled"
-            raise self.make_error(f"{new.name} filled from shared memory", problem, first)
+            raise self.make_error(
+                need=f"{new.name} filled from shared memory",
+                problem=f"{new.source} is not in shared memory, from which fragments are filled",
+                remedy=f'call cache_read("{new.tensor}", "shared") first, then read "{new.tensor}.shared"',
+            )
         if source.panel:
-            problem, near = f"{source.name} is stored in panels", f"leave panel= of {source.name} out"
-            raise self.make_error(f"{new.name} filled from whole rows", problem, near)
+            raise self.make_error(
+                need=f"{new.name} filled from whole rows",
+                problem=f"{source.name} is stored in panels",
+                remedy=f"leave panel= of {source.name} out",
+            )
         usual: dict[str, Any] = {"vector": 1, "order": (), "pad": 0, "swizzle": 1, "panel": 0}
         given = [name for name, value in usual.items() if not np.array_equal(getattr(self, name), value)]
         if given:
-            problem = f"the instruction fixes the layout of {new.name}, and {given[0]} is given"
-            near = f"give {given[0]} to {new.source}"
-            raise self.make_error(f"{new.name} without {given[0]}", problem, near)
+            raise self.make_error(
+                need=f"{new.name} without {given[0]}",
+                problem=f"the instruction fixes the layout of {new.name}, and {given[0]} is given",
+                remedy=f"give {given[0]} to {new.source}",
+            )
 
     def _check_staging(self, nest: Nest, new: Staging) -> None:
         if nest.find_staging(new.name):
-            problem = f"{new.name} exists already"
-            raise self.make_error(f"a new {new.name}", problem, "move it with compute_at")
+            raise self.make_error(
+                need=f"a new {new.name}",
+                problem=f"{new.name} exists already",
+                remedy="move it with compute_at",
+            )
         if new.scope == "fragment":
             self._check_fragment(nest, new)
         if new.source == new.tensor:
             if any(s.source == new.tensor for s in nest.stagings):
                 other = next(s for s in nest.stagings if s.source == new.tensor)
-                problem = f"{other.name} is a copy of {new.tensor} already"
-                raise self.make_error(f"{new.tensor} read from global memory", problem, repr(other.name))
+                raise self.make_error(
+                    need=f"{new.tensor} read from global memory",
+                    problem=f"{other.name} is a copy of {new.tensor} already",
+                    remedy=repr(other.name),
+                )
             return
         source = nest.find_staging(new.source)
         assert source is not None
@@ -162,11 +191,17 @@ class CacheRead(Step):
                 f'use cache_read("{new.tensor}", ...)',
             )
         if new.scope == "shared":
-            problem = f"{new.source} is in shared memory already"
-            raise self.make_error(f"{new.source} copied to shared", problem, 'use "register"')
+            raise self.make_error(
+                need=f"{new.source} copied to shared",
+                problem=f"{new.source} is in shared memory already",
+                remedy='use "register"',
+            )
         if find_staging_depth(nest, new.at) < find_staging_depth(nest, source.at):
-            problem = f"{source.name} is filled in {source.at}, and at={new.at!r} is outside"
-            raise self.make_error(f"at={new.at!r} inside {source.at!r}", problem, repr(source.at))
+            raise self.make_error(
+                need=f"at={new.at!r} inside {source.at!r}",
+                problem=f"{source.name} is filled in {source.at}, and at={new.at!r} is outside",
+                remedy=repr(source.at),
+            )
 
 
 def _make_unpipelined_check(nest: Nest, tensor: str, at: str | None) -> Check:
@@ -187,8 +222,9 @@ def _find_reader_nest(program: Program, tensor: str, source: str, at: str | None
     if reader:
         outputs = [n.compute.output.name for n in readers]
         if reader not in outputs:
-            what = f"reader of {source}"
-            raise make_unknown_name_error("cache_read", what, reader, outputs, plural="readers")
+            raise make_unknown_name_error(
+                "cache_read", f"reader of {source}", reader, outputs, plural="readers"
+            )
         return readers[outputs.index(reader)]
     holding = [n for n in readers if at in n.extents]
     return holding[0] if holding else readers[0]
@@ -220,8 +256,11 @@ class CacheWrite(Step):
         if self.scope != "register":
             raise make_unknown_name_error("cache_write", "scope", self.scope, ["register"])
         if nest.has_accumulator:
-            problem = f"{self.tensor} has an accumulator already"
-            raise self.make_error(f"no accumulator of {self.tensor}", problem, "leave the second out")
+            raise self.make_error(
+                need=f"no accumulator of {self.tensor}",
+                problem=f"{self.tensor} has an accumulator already",
+                remedy="leave the second out",
+            )
         widths = np.asanyarray(self.vector)
         legal = is_vector_width(widths)
         rule = f"cache_write {self.tensor}"
@@ -278,8 +317,9 @@ class ComputeAt(Step):
             return self._fuse_producer(program, producers[0])
         names = [s.name for n in program.nests for s in n.stagings]
         names += [n.output.name for n in program.nests[:-1]]
-        first = "call cache_read first"
-        raise make_unknown_name_error("compute_at", "movable tensor", self.what, names, first)
+        raise make_unknown_name_error(
+            "compute_at", "movable tensor", self.what, names, remedy="call cache_read first"
+        )
 
     def _move_staging(self, program: Program, nest: Nest) -> Program:
         _check_at("compute_at", nest, self.at)
@@ -287,13 +327,19 @@ class ComputeAt(Step):
         moved = next(s for s in nest.stagings if s.name == self.what)
         source = nest.find_staging(moved.source)
         if source and find_staging_depth(nest, self.at) < find_staging_depth(nest, source.at):
-            problem = f"{source.name} is filled in {source.at}, and at={self.at!r} is outside"
-            raise self.make_error(f"at={self.at!r} inside {source.at!r}", problem, repr(source.at))
+            raise self.make_error(
+                need=f"at={self.at!r} inside {source.at!r}",
+                problem=f"{source.name} is filled in {source.at}, and at={self.at!r} is outside",
+                remedy=repr(source.at),
+            )
         depth = find_staging_depth(nest, self.at)
         for user in nest.stagings:
             if user.source == moved.name and find_staging_depth(nest, user.at) < depth:
-                problem = f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside"
-                raise self.make_error(f"at={self.at!r} outside {user.at!r}", problem, repr(user.at))
+                raise self.make_error(
+                    need=f"at={self.at!r} outside {user.at!r}",
+                    problem=f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside",
+                    remedy=repr(user.at),
+                )
         stagings = tuple(replace(s, at=self.at) if s is moved else s for s in nest.stagings)
         checks = [_make_unpipelined_check(nest, self.what, self.at)] if moved.producer else []
         new = self._check_producer_order(replace(nest, stagings=stagings))
@@ -307,26 +353,36 @@ class ComputeAt(Step):
     def _fuse_producer(self, program: Program, producer: Nest) -> Program:
         tensor = producer.compute.output.name
         if not producer.is_unscheduled:
-            problem = f"the loops of {tensor} were changed"
-            raise self.make_error(f"unscheduled {tensor}", problem, "compute_at first")
+            raise self.make_error(
+                need=f"unscheduled {tensor}",
+                problem=f"the loops of {tensor} were changed",
+                remedy="compute_at first",
+            )
         if producer.compute.reduction_axes and is_clamped_on_store(producer.compute):
-            problem = f"only storing {tensor} clamps it to {producer.output.dtype}"
-            remedy = "leave it a launch of its own"
-            raise self.make_error(f"{tensor} as {producer.output.dtype}", problem, remedy)
+            raise self.make_error(
+                need=f"{tensor} as {producer.output.dtype}",
+                problem=f"only storing {tensor} clamps it to {producer.output.dtype}",
+                remedy="leave it a launch of its own",
+            )
         if not producer.compute.reduction_axes:
             self._check_no_warps(tensor)
         readers = [n for n in program.nests if any(has_load(c, tensor) for c in n.computes)]
         behind = [n for n in program.nests if n.epilogue is not None and has_load(n.epilogue, tensor)]
         if len(readers) != 1 or behind:
-            problem = f"{len(readers) + len(behind)} nests read {tensor}"
-            remedy = "call compute_at on its other readers first, or leave it a launch of its own"
-            raise self.make_error(f"{tensor} read in one nest", problem, remedy)
+            raise self.make_error(
+                need=f"{tensor} read in one nest",
+                problem=f"{len(readers) + len(behind)} nests read {tensor}",
+                remedy="call compute_at on its other readers first, or leave it a launch of its own",
+            )
         nest = readers[0]
         _check_at("compute_at", nest, self.at)
         copied = [s.name for s in nest.stagings if s.tensor == tensor]
         if copied:
-            problem = f"{copied[0]} is a copy of {tensor}"
-            raise self.make_error(f"no copy of {tensor}", problem, f"call compute_at({tensor!r}, ...) first")
+            raise self.make_error(
+                need=f"no copy of {tensor}",
+                problem=f"{copied[0]} is a copy of {tensor}",
+                remedy=f"call compute_at({tensor!r}, ...) first",
+            )
         staging = Staging(tensor, tensor, "shared", self.at, producer=producer.compute, warps=self.warps)
         new = self._check_producer_order(replace(nest, stagings=(*nest.stagings, staging)))
         nests = tuple(new if n is nest else n for n in program.nests if n is not producer)

@@ -79,14 +79,19 @@ class RFactor(Step):
         """See the class."""
         nest = program.find_nest(self.axis, self.kind)
         if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-            problem = f"the loops of {nest.output.name} were changed"
-            raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "rfactor first")
+            raise self.make_error(
+                need=f"unchanged loops of {nest.output.name}",
+                problem=f"the loops of {nest.output.name} were changed",
+                remedy="rfactor first",
+            )
         axis = nest.compute.find_axis(self.axis)
         if not axis.is_reduction:
             sums = [a.name for a in nest.compute.reduction_axes]
-            nearest = f'use rfactor("{sums[0]}", ...)' if sums else "leave it out"
-            problem = f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it"
-            raise self.make_error("a reduction axis", problem, nearest)
+            raise self.make_error(
+                need="a reduction axis",
+                problem=f"{axis.name} is no reduction axis; {nest.output.name} is indexed by it",
+                remedy=f'use rfactor("{sums[0]}", ...)' if sums else "leave it out",
+            )
         self._check_parts(axis)
         op = split_reduction(program.op, nest.compute, self.axis, self.parts)
         at = next(n for n, c in enumerate(program.op.computes) if c is nest.compute)
@@ -98,9 +103,12 @@ class RFactor(Step):
         if 1 < self.parts < axis.extent and axis.extent % self.parts == 0:
             return
         legal = [n for n in range(2, min(axis.extent, MAX_SEARCHED_PARTS)) if axis.extent % n == 0]
-        near = str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out"
-        limit = f"must be a divisor of {axis.extent} between 1 and {axis.extent}"
-        raise make_over_limit_error(self.kind, f"{self.parts} parts of {axis.name}", limit, near)
+        raise make_over_limit_error(
+            self.kind,
+            need=f"{self.parts} parts of {axis.name}",
+            limit=f"must be a divisor of {axis.extent} between 1 and {axis.extent}",
+            nearest=str(min(legal, key=lambda n: abs(n - self.parts))) if legal else "leave it out",
+        )
 
 
 def pack_input(op: Operator, tensor: str, order: tuple[int, ...]) -> Operator:
@@ -169,13 +177,19 @@ class Pack(Step):
         """See the class."""
         spec = self._find_input(program)
         if not spec.dtype.is_writable:
-            problem = f"{spec.dtype} can only be read"
-            raise self.make_error(f"{spec.dtype} that can be stored", problem, "leave it out")
+            raise self.make_error(
+                need=f"{spec.dtype} that can be stored",
+                problem=f"{spec.dtype} can only be read",
+                remedy="leave it out",
+            )
         readers = [n for n in program.nests if self._is_read_by(n)]
         for nest in readers:
             if not nest.is_unscheduled or all(c is not nest.compute for c in program.op.computes):
-                problem = f"the loops of {nest.output.name} were changed"
-                raise self.make_error(f"unchanged loops of {nest.output.name}", problem, "pack first")
+                raise self.make_error(
+                    need=f"unchanged loops of {nest.output.name}",
+                    problem=f"the loops of {nest.output.name} were changed",
+                    remedy="pack first",
+                )
         self._check_order(spec)
         op = pack_input(program.op, self.tensor, self.order)
         new = make_initial_program(op).nests
@@ -198,9 +212,12 @@ class Pack(Step):
     def _check_order(self, spec: TensorSpec) -> None:
         own = tuple(range(len(spec.shape)))
         if self.order == own or tuple(sorted(self.order)) != own:
-            nearest = str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out"
-            need = f"the dimensions of {spec.name} in the order {self.order}"
-            raise make_over_limit_error(self.kind, need, f"must be another order of {own}", nearest)
+            raise make_over_limit_error(
+                self.kind,
+                need=f"the dimensions of {spec.name} in the order {self.order}",
+                limit=f"must be another order of {own}",
+                nearest=str((*own[:-2], *own[:-3:-1])) if len(own) > 1 else "leave it out",
+            )
 
     def _is_read_by(self, nest: Nest) -> bool:
         return self.tensor in _list_read_tensors(nest)

@@ -69,8 +69,11 @@ class ComputeInline(Step):
         self._check_not_copied(program)
         nest = producers[self.tensor]
         if is_clamped_on_store(nest.epilogue or nest.compute):
-            problem = f"only storing {self.tensor} clamps it to {nest.output.dtype}"
-            raise self.make_error(f"{self.tensor} as {nest.output.dtype}", problem, _SEPARATE_LAUNCH_HINT)
+            raise self.make_error(
+                need=f"{self.tensor} as {nest.output.dtype}",
+                problem=f"only storing {self.tensor} clamps it to {nest.output.dtype}",
+                remedy=_SEPARATE_LAUNCH_HINT,
+            )
         if nest.is_unscheduled and not nest.compute.reduction_axes:
             return self._inline_into_readers(program, nest)
         return self._fuse_into_producer(program, nest)
@@ -79,8 +82,11 @@ class ComputeInline(Step):
         for nest in program.nests:
             for s in nest.stagings:
                 if s.tensor == self.tensor or (s.producer and has_load(s.producer, self.tensor)):
-                    problem = f"{s.name} is made from {self.tensor}"
-                    raise self.make_error(f"{self.tensor} read from memory", problem, "compute_inline first")
+                    raise self.make_error(
+                        need=f"{self.tensor} read from memory",
+                        problem=f"{s.name} is made from {self.tensor}",
+                        remedy="compute_inline first",
+                    )
 
     def _inline_into_readers(self, program: Program, producer: Nest) -> Program:
         compute, tensors = producer.compute, program.op.tensors
@@ -91,9 +97,11 @@ class ComputeInline(Step):
                     self._check_same_accumulator(compute, reader)
                 stray = find_out_of_bounds_read(reader, compute, tensors)
                 if stray is not None:
-                    problem = f"{stray} outside {self.tensor} is 0, and {compute.body} is not"
-                    remedy = f'use compute_at("{self.tensor}", ...)'
-                    raise self.make_error(f"0 for {stray} outside {self.tensor}", problem, remedy)
+                    raise self.make_error(
+                        need=f"0 for {stray} outside {self.tensor}",
+                        problem=f"{stray} outside {self.tensor} is 0, and {compute.body} is not",
+                        remedy=f'use compute_at("{self.tensor}", ...)',
+                    )
             last = nest.epilogue and inline_producer(nest.epilogue, compute)
             nests.append(replace(nest, compute=inline_producer(nest.compute, compute), epilogue=last))
         left = (n for n, old in zip(nests, program.nests, strict=True) if old is not producer)
@@ -103,20 +111,31 @@ class ComputeInline(Step):
         reader, compute = self._find_reader(program)
         spec = producer.output
         if not is_elementwise(compute, spec):
-            problem = f"{compute} reads other elements of {spec.name}"
-            raise self.make_error(f"{spec.name} read at its own element", problem, _SEPARATE_LAUNCH_HINT)
+            raise self.make_error(
+                need=f"{spec.name} read at its own element",
+                problem=f"{compute} reads other elements of {spec.name}",
+                remedy=_SEPARATE_LAUNCH_HINT,
+            )
         if producer.epilogue:
             self._check_same_accumulator(producer.epilogue, compute)
         if not reader.is_unscheduled:
-            problem = f"the loops of {compute.output.name} were changed"
-            raise self.make_error(f"unscheduled {compute.output.name}", problem, "compute_inline first")
+            raise self.make_error(
+                need=f"unscheduled {compute.output.name}",
+                problem=f"the loops of {compute.output.name} were changed",
+                remedy="compute_inline first",
+            )
         if producer.is_atomic:
-            problem = f"blocks add their parts of {spec.name} by atomics"
-            remedy = f'{_SEPARATE_LAUNCH_HINT}, or leave atomic("{producer.compute.output.name}") out'
-            raise self.make_error(f"{spec.name} whole in one block", problem, remedy)
+            raise self.make_error(
+                need=f"{spec.name} whole in one block",
+                problem=f"blocks add their parts of {spec.name} by atomics",
+                remedy=f'{_SEPARATE_LAUNCH_HINT}, or leave atomic("{producer.compute.output.name}") out',
+            )
         if not producer.has_accumulator:
-            remedy = f'call cache_write("{producer.compute.output.name}") first'
-            raise self.make_error(f"{spec.name} held in registers", f"{spec.name} has no accumulator", remedy)
+            raise self.make_error(
+                need=f"{spec.name} held in registers",
+                problem=f"{spec.name} has no accumulator",
+                remedy=f'call cache_write("{producer.compute.output.name}") first',
+            )
         fused = replace(producer, epilogue=fuse_epilogue(producer, compute))
         # In the place of the reader: everything else that it reads is computed by then.
         nests = (fused if n is reader else n for n in program.nests if n is not producer)
@@ -124,15 +143,20 @@ class ComputeInline(Step):
 
     def _check_same_accumulator(self, producer: Compute, reader: Compute) -> None:
         if has_other_accumulator(producer, reader):
-            need = f"{self.tensor} computed in {reader.acc_dtype}"
-            problem = f"{self.tensor} is summed in {producer.acc_dtype}, its reader in {reader.acc_dtype}"
-            raise self.make_error(need, problem, _SEPARATE_LAUNCH_HINT)
+            raise self.make_error(
+                need=f"{self.tensor} computed in {reader.acc_dtype}",
+                problem=f"{self.tensor} is summed in {producer.acc_dtype}, its reader in {reader.acc_dtype}",
+                remedy=_SEPARATE_LAUNCH_HINT,
+            )
 
     def _find_reader(self, program: Program) -> tuple[Nest, Compute]:
         readers = list(self._iterate_readers(program))
         if len(readers) != 1:
-            count = f"{len(readers) or 'no'} computes read {self.tensor}"
-            raise self.make_error(f"{self.tensor} read by one compute", count, _SEPARATE_LAUNCH_HINT)
+            raise self.make_error(
+                need=f"{self.tensor} read by one compute",
+                problem=f"{len(readers) or 'no'} computes read {self.tensor}",
+                remedy=_SEPARATE_LAUNCH_HINT,
+            )
         return readers[0]
 
     def _iterate_readers(self, program: Program) -> Iterator[tuple[Nest, Compute]]:

@@ -28,15 +28,27 @@ from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
 def check_loop_unmodified(rule: str, nest: Nest, loop: Loop) -> None:
     """Refuse to cut or join a loop that is bound, is unrolled, or has a staging."""
     if loop.level != "serial":
-        problem = f"loop {loop.name} is bound to {loop.level}"
-        raise make_schedule_error(rule, f"serial loop {loop.name}", problem, f"{rule} before bind")
+        raise make_schedule_error(
+            rule,
+            need=f"serial loop {loop.name}",
+            problem=f"loop {loop.name} is bound to {loop.level}",
+            remedy=f"{rule} before bind",
+        )
     if np.any(np.asanyarray(loop.unroll) != 1):
-        problem = f"loop {loop.name} is unrolled"
-        raise make_schedule_error(rule, f"unchanged loop {loop.name}", problem, f"{rule} before unroll")
+        raise make_schedule_error(
+            rule,
+            need=f"unchanged loop {loop.name}",
+            problem=f"loop {loop.name} is unrolled",
+            remedy=f"{rule} before unroll",
+        )
     users = [s.name for s in nest.stagings if s.at == loop.name]
     if users:
-        problem = f"{users[0]} sits in loop {loop.name}"
-        raise make_schedule_error(rule, f"no staging in {loop.name}", problem, f"{rule} before cache_read")
+        raise make_schedule_error(
+            rule,
+            need=f"no staging in {loop.name}",
+            problem=f"{users[0]} sits in loop {loop.name}",
+            remedy=f"{rule} before cache_read",
+        )
 
 
 def check_names_free(rule: str, program: Program, names: list[str]) -> None:
@@ -44,8 +56,12 @@ def check_names_free(rule: str, program: Program, names: list[str]) -> None:
     the third."""
     taken = next((x for x in names if any(x in n.extents for n in program.nests)), None)
     if taken:
-        problem = f"a loop is named {taken} already"
-        raise make_schedule_error(rule, f"free name {taken}", problem, "rename the axes")
+        raise make_schedule_error(
+            rule,
+            need=f"free name {taken}",
+            problem=f"a loop is named {taken} already",
+            remedy="rename the axes",
+        )
 
 
 @dataclass(frozen=True)
@@ -76,8 +92,11 @@ class Split(Step):
         loop = nest.find_loop(self.loop)
         check_loop_unmodified("split", nest, loop)
         if not self.factors:
-            problem = "factors is empty"
-            raise self.make_error("at least one factor", problem, f'use split("{self.loop}", (1,))')
+            raise self.make_error(
+                need="at least one factor",
+                problem="factors is empty",
+                remedy=f'use split("{self.loop}", (1,))',
+            )
         checks = [at_least(f"split {self.loop}", f, 1, "as a factor") for f in self.factors]
         strides = [math.prod(self.factors[i:]) for i in range(len(self.factors) + 1)]
         _check_iteration_count("split", strides[0], "use smaller factors")
@@ -154,19 +173,27 @@ class Fuse(Step):
         nest = program.find_nest(self.outer, "fuse")
         if self.inner not in nest.extents:
             program.find_nest(self.inner, "fuse")
-            problem = f"{self.outer} and {self.inner} belong to two computes"
-            raise self.make_error("two loops of one nest", problem, "fuse loops of one compute")
+            raise self.make_error(
+                need="two loops of one nest",
+                problem=f"{self.outer} and {self.inner} belong to two computes",
+                remedy="fuse loops of one compute",
+            )
         a, b = nest.find_loop(self.outer), nest.find_loop(self.inner)
         for loop in (a, b):
             check_loop_unmodified("fuse", nest, loop)
         at = nest.find_position(a.name)
         if nest.find_position(b.name) != at + 1:
-            problem = f"loop {b.name} is not directly inside {a.name}"
-            remedy = f'call reorder("{a.name}", "{b.name}") first'
-            raise self.make_error(f"{b.name} directly inside {a.name}", problem, remedy)
+            raise self.make_error(
+                need=f"{b.name} directly inside {a.name}",
+                problem=f"loop {b.name} is not directly inside {a.name}",
+                remedy=f'call reorder("{a.name}", "{b.name}") first',
+            )
         if a.is_reduction != b.is_reduction:
-            problem = f"one of {a.name} and {b.name} is spatial, the other a reduction"
-            raise self.make_error("two spatial or two reduction loops", problem, "fuse loops of one kind")
+            raise self.make_error(
+                need="two spatial or two reduction loops",
+                problem=f"one of {a.name} and {b.name} is spatial, the other a reduction",
+                remedy="fuse loops of one kind",
+            )
         name = f"{a.name}_{b.name}"
         check_names_free("fuse", program, [name])
         joint_form = make_variable(name)
@@ -204,8 +231,11 @@ class Reorder(Step):
         nest = program.find_nest(self.loops[0], "reorder")
         for name in self.loops:
             if program.find_nest(name, "reorder") is not nest:
-                problem = f"{name} belongs to another compute than {self.loops[0]}"
-                raise self.make_error("loops of one compute", problem, "call reorder once for each compute")
+                raise self.make_error(
+                    need="loops of one compute",
+                    problem=f"{name} belongs to another compute than {self.loops[0]}",
+                    remedy="call reorder once for each compute",
+                )
         twice = [n for n in self.loops if self.loops.count(n) > 1]
         if twice:
             raise self.make_error("each loop once", f"{twice[0]} is named twice", "leave the second out")
@@ -226,19 +256,29 @@ def _check_loop_order(nest: Nest) -> None:
     for s in nest.stagings:
         source = nest.find_staging(s.source)
         if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
-            problem = f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}"
-            remedy = "reorder before cache_read"
-            raise make_schedule_error("reorder", f"{s.at} inside {source.at}", problem, remedy)
+            raise make_schedule_error(
+                "reorder",
+                need=f"{s.at} inside {source.at}",
+                problem=f"{source.name} is filled in {source.at}, and {s.name} reads it in {s.at}",
+                remedy="reorder before cache_read",
+            )
     wrong = find_misplaced_producer(nest)
     if wrong:
         source, user = wrong
-        problem = f"{user.tensor} is computed from {source.tensor} in {user.at}"
-        remedy = "reorder before compute_at"
-        raise make_schedule_error("reorder", f"{source.at} outside {user.at}", problem, remedy)
+        raise make_schedule_error(
+            "reorder",
+            need=f"{source.at} outside {user.at}",
+            problem=f"{user.tensor} is computed from {source.tensor} in {user.at}",
+            remedy="reorder before compute_at",
+        )
     vectors = [x.name for x in nest.loops if x.level == "vector"]
     if vectors and nest.loops[-1].name != vectors[-1]:
-        problem = f"loop {vectors[-1]} is vectorized"
-        raise make_schedule_error("reorder", f"{vectors[-1]} innermost", problem, "reorder before vectorize")
+        raise make_schedule_error(
+            "reorder",
+            need=f"{vectors[-1]} innermost",
+            problem=f"loop {vectors[-1]} is vectorized",
+            remedy="reorder before vectorize",
+        )
 
 
 @dataclass(frozen=True)
@@ -288,25 +328,32 @@ class Divide(Step):
 
     def _check_axis(self, nest: Nest) -> None:
         if self.axis not in nest.axis_forms:
-            need = f"an axis of {nest.output.name}"
-            problem = f"loop {self.axis} is a piece of an axis"
-            raise self.make_error(need, problem, f'use split("{self.axis}", ({self.by},))')
+            raise self.make_error(
+                need=f"an axis of {nest.output.name}",
+                problem=f"loop {self.axis} is a piece of an axis",
+                remedy=f'use split("{self.axis}", ({self.by},))',
+            )
 
     def _check_axes_uncut(self, nest: Nest) -> None:
         """Refuse a nest with cut axes: vectors of factors would give a quotient a form for each member."""
         for axis, form in nest.axis_forms.items():
             uncut = (f"{axis}.0", f"{axis}.1") if axis in nest.divided_axes else (axis,)
             if tuple(atom for atom, _ in form.terms) != uncut:
-                problem = f"axis {axis} is cut"
-                raise self.make_error(f"uncut axes of {nest.output.name}", problem, "divide first")
+                raise self.make_error(
+                    need=f"uncut axes of {nest.output.name}",
+                    problem=f"axis {axis} is cut",
+                    remedy="divide first",
+                )
 
     def _check_divisor(self, nest: Nest) -> None:
         extent = nest.compute.find_axis(self.axis).extent
         turns = find_quotient_period(nest.compute, self.axis)
         if turns == 1:
-            problem = f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}"
-            remedy = f'use split("{self.axis}", ({self.by},))'
-            raise self.make_error(f"a quotient or remainder of {self.axis}", problem, remedy)
+            raise self.make_error(
+                need=f"a quotient or remainder of {self.axis}",
+                problem=f"{nest.compute.output.name} reads no quotient or remainder of {self.axis}",
+                remedy=f'use split("{self.axis}", ({self.by},))',
+            )
         if self.by < 1 or self.by % turns or self.by >= extent:
             near = max(1, min(round(self.by / turns), ceil_div(extent, turns) - 1)) * turns
             raise make_over_limit_error(
