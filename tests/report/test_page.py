@@ -12,6 +12,7 @@ from ekc.errors import InvalidInput
 from ekc.report.page import make_overview, make_report
 from ekc.report.pictures import PICTURES
 from ekc.report.run_data import RunData
+from ekc.search.data.trial import Trials
 from ekc.search.run_data.from_result import collect_run
 from ekc.search.tuning_result import TuningResult
 from tests.browser import PageOpener
@@ -75,14 +76,14 @@ def check_colors(page: Page) -> None:
 
 def spoil_texts(run: RunData) -> RunData:
     """The run with markup in every name and text that comes from a user."""
-    count = len(run.trials)
+    trials = Trials(replace(t, structure=EVIL, status=EVIL) for t in run.data.trials)
     (kernel,) = run.kernels
     return replace(
         run,
         title=EVIL,
         operator=EVIL,
         layer=EVIL,
-        trials=replace(run.trials, structure=(EVIL,) * count, status=(EVIL,) * count),
+        data=replace(run.data, trials=trials),
         kernels=(replace(kernel, python=f"Schedule\n{EVIL}", program=EVIL, cuda=EVIL, step_by_line=(1,)),),
         notes=((EVIL, EVIL),),
         conditions=((EVIL, EVIL),),
