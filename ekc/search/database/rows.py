@@ -163,7 +163,6 @@ DIGESTS = (
     "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
     "group by schedule_digest"
 )
-IDS_OF_SCHEDULE = "select id from trials where operator_hash = ? and schedule_digest = ? order by id"
 REPEATS = (
     "select kind, schedule_digest, device, count(*), count(distinct payload || status) from trials "
     f"group by {', '.join(_IDENTITY)} having count(*) > 1 order by min(id)"
