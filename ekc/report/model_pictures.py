@@ -309,7 +309,7 @@ def _mark_places(figure: Any, run: RunData) -> None:
     space = run.space
     assert space is not None
     row_by_digest = {digest: i for i, digest in enumerate(t.digest for t in run.data.trials)}
-    for trial in reversed(run.named):
+    for role, trial in reversed(run.named.items()):
         row = row_by_digest.get(trial.digest)
         if row is None:
             continue
@@ -320,14 +320,14 @@ def _mark_places(figure: Any, run: RunData) -> None:
                 space.y[[row]],
                 column,
                 mode="markers",
-                name=trial.role,
-                legendgroup=trial.role,
+                name=role,
+                legendgroup=role,
                 showlegend=column == 1,
-                hovertemplate=f"{trial.role}, {trial.digest[:8]}<extra></extra>",
+                hovertemplate=f"{role}, {trial.digest[:8]}<extra></extra>",
                 marker={
-                    "symbol": "star-open" if trial.role == "best" else "diamond-open",
-                    "size": 17 if trial.role == "best" else 14,
-                    "color": COLORS[trial.role],
+                    "symbol": "star-open" if role == "best" else "diamond-open",
+                    "size": 17 if role == "best" else 14,
+                    "color": COLORS[role],
                     "line": {"width": 2},
                 },
             )

@@ -111,7 +111,7 @@ def make_report(
 
 def make_overview(runs: Sequence[RunData]) -> Table:
     """Make the table of several runs: a row each, and the sums where the calls of all layers are known."""
-    best = [run.find_named("best") for run in runs]
+    best = [run.named.get("best") for run in runs]
     seconds = np.array([np.nan if t is None else t.latency_s for t in best])
     joules = np.array([np.nan if t is None else t.energy_j for t in best])
     (scale_s, unit_s), (scale_j, unit_j) = choose_scale(seconds, "s"), choose_scale(joules, "J")
@@ -188,14 +188,14 @@ def _format_total(value: float, unit: str) -> str:
 
 
 def _format_saving(run: RunData) -> str:
-    best, fastest = run.find_named("best"), run.find_named("fastest")
+    best, fastest = run.named.get("best"), run.named.get("fastest")
     if best is None or fastest is None or not np.isfinite(best.energy_j / fastest.energy_j):
         return "-"
     return f"{100 * (1 - best.energy_j / fastest.energy_j):z.1f} %"
 
 
 def _format_speedup(run: RunData) -> str:
-    best, naive = run.find_named("best"), run.find_named("naive")
+    best, naive = run.named.get("best"), run.named.get("naive")
     return "-" if best is None or naive is None else f"{naive.latency_s / best.latency_s:.1f}x"
 
 

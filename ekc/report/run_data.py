@@ -48,8 +48,6 @@ class TrialColumns:
 class NamedTrial:
     """The best, fastest or naive schedule."""
 
-    role: str
-    """"best", "fastest" or "naive"."""
     digest: str
     latency_s: float
     energy_j: float
@@ -157,7 +155,8 @@ class RunData:
     operator: str
     """The operator with its expression."""
     trials: TrialColumns
-    named: tuple[NamedTrial, ...]
+    named: dict[str, NamedTrial]
+    """By role: "best", "fastest" and "naive", those that were measured."""
     figures: Table
     notes: tuple[tuple[str, str], ...] = ()
     """Names and texts."""
@@ -178,7 +177,3 @@ class RunData:
     """Name of the layer of a network; "" for a single operator."""
     calls: int = 0
     """Times that the layer occurs; 0 if it is unknown."""
-
-    def find_named(self, role: str) -> NamedTrial | None:
-        """Find the best, fastest or naive schedule; None if it was not measured."""
-        return next((t for t in self.named if t.role == role), None)

@@ -46,7 +46,7 @@ def draw_front(run: RunData) -> Any:
         )
     figure.update_xaxes(title_text=f"latency [{unit_s}]")
     figure.update_yaxes(title_text=f"energy of a call [{unit_j}]", col=1)
-    trials, named = run.trials, run.named
+    trials, named = run.trials, run.named.values()
     latencies = np.append(trials.latency_s[np.isfinite(trials.energy_j)], [t.latency_s for t in named])
     figure.update_xaxes(**choose_axis(latencies), col=1)
     figure.update_yaxes(**choose_axis(np.append(trials.energy_j, [t.energy_j for t in named])), col=1)
@@ -136,11 +136,11 @@ def _add_front(figure: Any, run: RunData, seconds: float, joules: float, column:
 
 
 def _add_named(
-    figure: Any, named: tuple[NamedTrial, ...], column: int, place: Place, unit_x: str, unit_y: str
+    figure: Any, named: dict[str, NamedTrial], column: int, place: Place, unit_x: str, unit_y: str
 ) -> None:
     """Mark best, fastest and naive. `place`: coordinates of one of them."""
     # The last is on top, and the best may be the fastest too.
-    for trial in reversed(named):
+    for role, trial in reversed(named.items()):
         x, y = place(trial)
         if not (np.isfinite(x) and np.isfinite(y)):
             continue
@@ -151,15 +151,15 @@ def _add_named(
             np.array([y]),
             column,
             mode="markers",
-            name=trial.role,
-            legendgroup=trial.role,
+            name=role,
+            legendgroup=role,
             showlegend=column == 1,
-            text=[f"{trial.role}, {trial.digest[:8]} ({how})"],
+            text=[f"{role}, {trial.digest[:8]} ({how})"],
             hovertemplate=f"%{{text}}<br>%{{x:.4g}} {unit_x}, %{{y:.4g}} {unit_y}<extra></extra>",
             marker={
-                "color": COLORS[trial.role],
-                "symbol": SYMBOLS[trial.role],
-                "size": 15 if trial.role == "best" else 11,
+                "color": COLORS[role],
+                "symbol": SYMBOLS[role],
+                "size": 15 if role == "best" else 11,
                 "line": {"width": 1, "color": "white"},
             },
         )
@@ -167,7 +167,7 @@ def _add_named(
 
 def _zoom_to_limit(figure: Any, run: RunData, seconds: float, joules: float) -> None:
     """Show the trials near the fastest in the second panel, with the limit of the slowdown."""
-    fastest = run.find_named("fastest")
+    fastest = run.named.get("fastest")
     if fastest is None:
         return
     trials = run.trials
@@ -367,7 +367,11 @@ def _add_roofs(figure: Any, run: RunData, peaks: Peaks, unit: str, intensity: Ar
     flops_per_s = peaks.flops_by_type[get_arithmetic_type(op)]
     cap_w, idle_w = peaks.board_power_w, run.data.spent.idle_w
     ridge = flops_per_s / peaks.dram_bytes_per_s
-    known = [*intensity[np.isfinite(intensity)], *(op.flops / t.dram_bytes for t in run.named), ridge]
+    known = [
+        *intensity[np.isfinite(intensity)],
+        *(op.flops / t.dram_bytes for t in run.named.values()),
+        ridge,
+    ]
     ends = np.array([np.nanmin(known) / 4, ridge, np.nanmax(known) * 4])
     heights = np.minimum(ends * peaks.dram_bytes_per_s, flops_per_s) / GIGA
     speeds = f"{flops_per_s / 1e12:.3g} T{unit}/s, {peaks.dram_bytes_per_s / GIGA:,.0f} GB/s"

@@ -32,8 +32,10 @@ def test_record_file_has_the_figures_of_its_run(recorded_run: SharedRun) -> None
     assert np.array_equal(run.trials.latency_s[order], whole.trials.latency_s, equal_nan=True)
     assert np.array_equal(run.trials.metered[order], whole.trials.metered)
     assert np.array_equal(run.trials.dram_bytes[order], whole.trials.dram_bytes, equal_nan=True)
-    assert [t.digest for t in run.named] == [t.digest for t in whole.named]
-    assert run.find_named("best") == whole.find_named("best")
+    assert {role: t.digest for role, t in run.named.items()} == {
+        role: t.digest for role, t in whole.named.items()
+    }
+    assert run.named["best"] == whole.named["best"]
     assert run.data.device.peaks == whole.data.device.peaks
     assert run.data.spent.idle_w == whole.data.spent.idle_w
     assert run.causes is not None

@@ -118,9 +118,9 @@ def test_sections_of_several_runs_are_drawn_when_opened_and_names_are_harmless(
 
 
 def test_overview_has_four_digits_and_sums_with_units(run_data: RunData) -> None:
-    best = replace(run_data.named[0], latency_s=2.4e-6, energy_j=133e-6)
-    small = replace(run_data, named=(best, *run_data.named[1:]), calls=3)
-    large = replace(small, named=(replace(best, latency_s=0.0123456, energy_j=2.0),))
+    best = replace(run_data.named["best"], latency_s=2.4e-6, energy_j=133e-6)
+    small = replace(run_data, named=run_data.named | {"best": best}, calls=3)
+    large = replace(small, named={"best": replace(best, latency_s=0.0123456, energy_j=2.0)})
     table = make_overview([small, small, large])
     assert [row[2] for row in table.rows] == ["2.400", "2.400", "12,346"]
     assert [row[3] for row in table.rows] == ["133.0", "133.0", "2,000,000"]

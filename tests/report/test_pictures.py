@@ -38,8 +38,7 @@ def test_front_shows_every_trial_with_its_figures(run_data: RunData) -> None:
     assert len(shown["metered"].x) == int(trials.metered.sum())
     known = trials.ok & ~trials.metered & np.isfinite(trials.energy_j)
     assert len(shown["predicted"].x) == int(known.sum())
-    best = run_data.find_named("best")
-    assert best is not None
+    best = run_data.named["best"]
     assert shown["best"].x[0] == pytest.approx(best.latency_s * 1e6, rel=1e-4)
     counted = f"{len(trials)} trials, {int(trials.metered.sum())} metered"
     assert counted in figure.layout.title.subtitle.text

@@ -120,8 +120,8 @@ class UnitedRows(NamedTuple):
     after: int
     repeats: list[tuple[str, str, str, int, int]]
     """Measurements with several rows, as `rows.REPEATS` has them."""
-    payloads: list[tuple[str, str]]
-    """Device and payload of each timing and metering that is not simulated."""
+    gpus: dict[str, int]
+    """Number of GPUs, by UUID, that measured the rows of each real device."""
 
 
 class RecordStore:
@@ -276,8 +276,8 @@ class RecordStore:
             self._connection.execute("delete from trials where id > ?", (kept,))
             self._connection.executemany(sql.INSERT_NUMBERED, numbered[kept:])
             repeats = self._connection.execute(sql.REPEATS).fetchall()
-            payloads = self._connection.execute(sql.REAL_PAYLOADS).fetchall()
-        return UnitedRows(len(before), len(after), repeats, payloads)
+            gpus = dict(self._connection.execute(sql.GPUS).fetchall())
+        return UnitedRows(len(before), len(after), repeats, gpus)
 
     @property
     def _display_name(self) -> str:

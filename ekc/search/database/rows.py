@@ -168,7 +168,13 @@ REPEATS = (
     f"group by {', '.join(_IDENTITY)} having count(*) > 1 order by min(id)"
 )
 """Measurements with several rows: number of rows, and of different figures."""
-REAL_PAYLOADS = "select device, payload from trials where kind in ('timing', 'metering') and not simulated"
+_AFTER_GPU = 'substr(payload, nullif(instr(payload, \'"gpu":"\'), 0) + 7)'
+"""SQL of a payload from the UUID of its GPU on; null where it has none."""
+GPUS = (
+    f"select device, count(distinct nullif(substr({_AFTER_GPU}, 1, instr({_AFTER_GPU}, '\"') - 1), '')) "
+    "from trials where kind in ('timing', 'metering') and not simulated group by device order by device"
+)
+"""Number of GPUs of each real device."""
 _NAMES = ", ".join(COLUMNS)
 INSERT = f"insert into trials ({_NAMES}) values ({', '.join('?' * len(COLUMNS))})"
 INSERT_NUMBERED = f"insert into trials (id, {_NAMES}) values (?, {', '.join('?' * len(COLUMNS))})"

@@ -102,12 +102,11 @@ def _read_dram_bytes(data: TuningData) -> np.ndarray:
     return np.exp2(data.features[:, DRAM_COLUMN].astype(np.float64)) - 1
 
 
-def _list_named(data: TuningData, trials: TrialColumns) -> tuple[NamedTrial, ...]:
+def _list_named(data: TuningData, trials: TrialColumns) -> dict[str, NamedTrial]:
     pairs = ("best", data.best), ("fastest", data.fastest), ("naive", data.baseline)
     dram_bytes = dict(zip((t.digest for t in data.trials), trials.dram_bytes.tolist(), strict=True))
-    return tuple(
-        NamedTrial(
-            role=role,
+    return {
+        role: NamedTrial(
             digest=t.digest,
             latency_s=t.latency_s,
             energy_j=math.nan if t.energy_j is None else t.energy_j,
@@ -116,7 +115,7 @@ def _list_named(data: TuningData, trials: TrialColumns) -> tuple[NamedTrial, ...
         )
         for role, t in pairs
         if t.ok and t.latency_s is not None
-    )
+    }
 
 
 def _analyse_dram_bytes(trial: Trial, data: TuningData) -> float:
