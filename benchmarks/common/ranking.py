@@ -1,24 +1,16 @@
-"""Rank correlation and median error, with NumPy alone."""
+"""Rank correlation and median error."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.search.cost_model import xgboost_model
 
-def compute_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 0, the mean of theirs for equal values."""
-    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
-    first = np.cumsum(size) - size
-    return np.asarray((first + (size - 1) / 2)[group])
-
-
-def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Rank correlation; None where a side ranks nothing: under two values, or all the same."""
-    x, y = compute_ranks(a), compute_ranks(b)
-    if x.size < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return float(np.corrcoef(x, y)[0, 1])
+spearman = partial(xgboost_model.spearman, min_pairs=2)
+"""Rank correlation, also of two pairs."""
 
 
 def compute_error(predicted: NDArray[np.float64], real: NDArray[np.float64]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,8 @@ from ekc.models.operator_arguments import OPERATOR_KINDS
 from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_table
 
 if TYPE_CHECKING:
-    from ekc.search.database.listing import GroupSummary, RecordGroup, ScheduleSummary
+    from ekc.search.database.listing import GroupSummary, NamedGroup, ScheduleSummary
+    from ekc.search.database.rows import RecordRow
 
 
 FILE_ARGUMENT = click.argument("file", type=FILE, callback=refuse_options)
@@ -161,22 +161,28 @@ def show(file: Path, request: OperatorRequest, target: str | None, limit: int, a
     Instead of an operator the first digits of a schedule's digest may be given, 4 at least. OPERATOR may be
     left out if the file has only one.
     """
-    from ekc.search.database.listing import find_groups, find_schedule_groups, read_groups
-    from ekc.search.database.rows import to_canonical_json
+    from ekc.search.database.database import RecordStore, to_canonical_json
+    from ekc.search.database.listing import (
+        find_groups,
+        list_named_groups,
+        list_schedules,
+        read_schedule_groups,
+    )
 
     digest = request.kind if _is_digest(request) else None
     text = None if digest or request.is_empty else to_canonical_json(request.make_operator().to_json())
-    groups = read_groups(file)
-    if target is not None:
-        groups = _select_device(groups, target, file)
-    if digest:
-        _print_schedule(file, find_schedule_groups(groups, digest, file), as_json)
-        return
-    found = find_groups(groups, text, file)
+    with RecordStore(file, create=False) as store:
+        groups = list_named_groups(store)
+        if target is not None:
+            groups = _select_device(groups, target, file)
+        if digest:
+            _print_schedule(file, read_schedule_groups(store, groups, digest), as_json)
+            return
+        found = [(group, list_schedules(store, group)) for group in find_groups(groups, text, file)]
     if as_json:
-        print_json({"file": str(file), "groups": [_list_schedules(group, limit) for group in found]})
+        print_json({"file": str(file), "groups": [_describe_schedules(*one, limit) for one in found]})
         return
-    print_text("\n\n".join(_format_schedules(file, group, limit) for group in found))
+    print_text("\n\n".join(_format_schedules(file, *one, limit) for one in found))
 
 
 def _is_digest(request: OperatorRequest) -> bool:
@@ -184,7 +190,7 @@ def _is_digest(request: OperatorRequest) -> bool:
     return not request.extents and word not in OPERATOR_KINDS and bool(_DIGEST_PATTERN.fullmatch(word))
 
 
-def _select_device(groups: Sequence[RecordGroup], target: str, file: Path) -> list[RecordGroup]:
+def _select_device(groups: Sequence[NamedGroup], target: str, file: Path) -> list[NamedGroup]:
     """The groups of a device, by its name in the file or as a target."""
 
     named = [group for group in groups if target in (group.conditions.device, group.conditions.label)]
@@ -202,8 +208,9 @@ def _select_device(groups: Sequence[RecordGroup], target: str, file: Path) -> li
     return found
 
 
-def _list_schedules(group: RecordGroup, limit: int) -> dict[str, Any]:
-    schedules = group.list_schedules()
+def _describe_schedules(
+    group: NamedGroup, schedules: Sequence[ScheduleSummary], limit: int
+) -> dict[str, Any]:
     heads = {"operator": group.operator, **asdict(group.conditions), "schedules": len(schedules)}
     return heads | {"shown": [_describe_schedule(one) for one in schedules[:limit]]}
 
@@ -225,10 +232,9 @@ def _describe_schedule(one: ScheduleSummary) -> dict[str, Any]:
     }
 
 
-def _format_schedules(file: Path, group: RecordGroup, limit: int) -> str:
+def _format_schedules(file: Path, group: NamedGroup, schedules: Sequence[ScheduleSummary], limit: int) -> str:
     from ekc.search.summary import format_relative_interval
 
-    schedules = group.list_schedules()
     shown = schedules[:limit]
     seconds = choose_unit([one.figures.latency_s for one in shown], "s")
     joules = choose_unit([one.figures.energy_j for one in shown], "J")
@@ -276,21 +282,22 @@ def _explain_statuses(statuses: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) -> None:
+def _print_schedule(file: Path, groups: Sequence[tuple[NamedGroup, list[RecordRow]]], as_json: bool) -> None:
     """Print every row of one schedule, and its steps."""
     from ekc.search.database.listing import list_measurement
     from ekc.search.database.query import require_schedule
 
-    schedule = require_schedule(groups[0].rows[0])
-    measured = [[list_measurement(row) for row in group.rows] for group in groups]
+    first, rows = groups[0]
+    schedule = require_schedule(rows[0])
+    measured = [(group, [list_measurement(row) for row in some]) for group, some in groups]
     if as_json:
         steps = [step.to_json() for step in schedule.steps]
-        heads = {"file": str(file), "operator": groups[0].operator, "digest": schedule.digest}
-        print_json(heads | {"schedule": steps, "rows": [*chain.from_iterable(measured)]})
+        heads = {"file": str(file), "operator": first.operator, "digest": schedule.digest}
+        print_json(heads | {"schedule": steps, "rows": [row for _, some in measured for row in some]})
         return
     tables = [
         _format_measurements(f"{file}: {group.operator} on {group.conditions}", found)
-        for group, found in zip(groups, measured, strict=True)
+        for group, found in measured
     ]
     print_text("\n\n".join([*tables, schedule.to_python()]))
 

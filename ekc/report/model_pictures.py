@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -21,36 +22,42 @@ from ekc.report.theme import (
 )
 from ekc.report.trial_pictures import describe_trials
 
+NORMAL_95 = 1.96
+"""Standard deviations on each side of the mean in a 95 % interval of a normal distribution."""
+
 
 def draw_predicted(run: RunData) -> Any:
     """Draw predicted against metered energy, of the model and of the trivial predictors."""
-    found = run.predictions
-    assert found is not None  # otherwise the picture is in `run.missing`
-    scale, unit = choose_scale(found.metered_j, "J")
-    predictors = (
-        ("energy model", found.predicted_j, "metered"),
-        ("latency x power", found.constant_power_j, "limit"),
-        ("P0 t + E0", found.two_number_j, "other"),
+    records = run.data.predictions
+    metered, model, constant_power, two_numbers, std = (
+        np.array([getattr(one, name) for one in records])
+        for name in ("measured_j", "predicted_j", "constant_j", "two_number_j", "std")
     )
-    titles = [f"{name}: error {_format_error(p, found.metered_j)}" for name, p, _ in predictors]
+    low, high = np.array([astuple(one.measured_interval_j) for one in records]).T
+    scale, unit = choose_scale(metered, "J")
+    predictors = (
+        ("energy model", model, "metered"),
+        ("latency x power", constant_power, "limit"),
+        ("P0 t + E0", two_numbers, "other"),
+    )
+    titles = [f"{name}: error {_format_error(p, metered)}" for name, p, _ in predictors]
     figure = make_panels(1, 3, titles, horizontal_spacing=0.05, shared_yaxes=True)
-    values = np.concatenate([found.metered_j, *(p for _, p, _ in predictors)]) / scale
+    values = np.concatenate([metered, *(p for _, p, _ in predictors)]) / scale
     ends = np.array([values.min() * 0.94, values.max() * 1.06])
     diagonal = {"color": COLORS["naive"], "width": 1.2, "dash": "dash"}
     for column, (name, predicted, role) in enumerate(predictors, 1):
-        bars: dict[str, Any] = {
-            "error_x": _make_bars(found.metered_j, found.metered_low_j, found.metered_high_j, scale)
-        }
+        bars: dict[str, Any] = {"error_x": _make_bars(metered, low, high, scale)}
         if column == 1:
-            bars["error_y"] = _make_bars(found.predicted_j, found.low_j, found.high_j, scale)
+            width = NORMAL_95 * std
+            bars["error_y"] = _make_bars(model, model * np.exp(-width), model * np.exp(width), scale)
         add_scatter(
             figure,
-            found.metered_j / scale,
+            metered / scale,
             predicted / scale,
             column,
             mode="markers",
             name=name,
-            text=[f"{i + 1}, {digest[:8]}" for i, digest in enumerate(found.digest)],
+            text=[f"{i}, {one.digest[:8]}" for i, one in enumerate(records, 1)],
             hovertemplate="metering %{text}<br>metered %{x:.4g}, predicted %{y:.4g}<extra></extra>",
             marker={"color": COLORS[role], "size": 6},
             showlegend=False,
@@ -65,9 +72,10 @@ def draw_predicted(run: RunData) -> Any:
     figure.update_yaxes(**axis)
     figure.update_yaxes(title_text=f"predicted [{unit}]", col=1)
     subtitle = (
-        f"{escape_text(run.device)}: predicted {found.how};<br>errors are medians; bars are 95 % intervals"
+        f"{escape_text(run.data.device.label)}: predicted {run.predicted};"
+        "<br>errors are medians; bars are 95 % intervals"
     )
-    style_figure(figure, "Energy predicted and metered", subtitle, run.simulated, 400)
+    style_figure(figure, "Energy predicted and metered", subtitle, run.data.device.simulated, 400)
     return figure.update_layout(margin_b=60)
 
 
@@ -110,7 +118,11 @@ def draw_importance(run: RunData) -> Any:
     figure.update_layout(barmode="group", bargap=0.25)
     subtitle = _describe_models(run.importances)
     style_figure(
-        figure, "Decisions and features that matter", subtitle, run.simulated, 200 + 340 * len(kinds)
+        figure,
+        "Decisions and features that matter",
+        subtitle,
+        run.data.device.simulated,
+        200 + 340 * len(kinds),
     )
     figure.update_layout(margin_t=118 + 15 * len(run.importances))
     return make_room_for_labels(figure, (name for i in run.importances for name in i.names[:MAX_BARS]))
@@ -223,10 +235,10 @@ def draw_energy(run: RunData) -> Any:
         figure.update_xaxes(title_text=f"energy of a call [{unit}]", col=column)
     figure.update_layout(barmode="group", bargap=0.25)
     subtitle = (
-        f"{escape_text(run.device)}: by the model of the device, at the temperature that it settles at;"
-        "<br>a metering has noise and starts at another temperature, so its energy differs"
+        f"{escape_text(run.data.device.label)}: by the model of the device, at the temperature that it "
+        "settles at;<br>a metering has noise and starts at another temperature, so its energy differs"
     )
-    style_figure(figure, "Energy by cause", subtitle, run.simulated, 560)
+    style_figure(figure, "Energy by cause", subtitle, run.data.device.simulated, 560)
     return make_room_for_labels(figure, found.causes)
 
 
@@ -259,10 +271,10 @@ def draw_space(run: RunData) -> Any:
     figure.update_yaxes(title_text=f"second component: {y_share}", col=1)
     x_names, y_names = (escape_text(", ".join(names)) for names in (space.x_names, space.y_names))
     subtitle = (
-        f"{escape_text(run.device)}: two principal components of {space.decision_count} decisions;"
+        f"{escape_text(run.data.device.label)}: two principal components of {space.decision_count} decisions;"
         f"<br>most weight in the first: {x_names};<br>in the second: {y_names}"
     )
-    style_figure(figure, "Map of the space", subtitle, run.simulated, 520)
+    style_figure(figure, "Map of the space", subtitle, run.data.device.simulated, 520)
     return figure.update_layout(margin_t=124)
 
 
@@ -278,7 +290,7 @@ def _add_places(
         run.space.y[rows],
         column,
         mode="markers",
-        text=describe_trials(run.trials, rows),
+        text=describe_trials(run, rows),
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
         marker={
@@ -296,8 +308,8 @@ def _mark_places(figure: Any, run: RunData) -> None:
     """Mark best and fastest on the map, if they are among the trials."""
     space = run.space
     assert space is not None
-    row_by_digest = {digest: i for i, digest in enumerate(run.trials.digest)}
-    for trial in reversed(run.named):
+    row_by_digest = {digest: i for i, digest in enumerate(t.digest for t in run.data.trials)}
+    for role, trial in reversed(run.named.items()):
         row = row_by_digest.get(trial.digest)
         if row is None:
             continue
@@ -308,14 +320,14 @@ def _mark_places(figure: Any, run: RunData) -> None:
                 space.y[[row]],
                 column,
                 mode="markers",
-                name=trial.role,
-                legendgroup=trial.role,
+                name=role,
+                legendgroup=role,
                 showlegend=column == 1,
-                hovertemplate=f"{trial.role}, {trial.digest[:8]}<extra></extra>",
+                hovertemplate=f"{role}, {trial.digest[:8]}<extra></extra>",
                 marker={
-                    "symbol": "star-open" if trial.role == "best" else "diamond-open",
-                    "size": 17 if trial.role == "best" else 14,
-                    "color": COLORS[trial.role],
+                    "symbol": "star-open" if role == "best" else "diamond-open",
+                    "size": 17 if role == "best" else 14,
+                    "color": COLORS[role],
                     "line": {"width": 2},
                 },
             )

@@ -22,8 +22,10 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.report.pictures import PICTURES, draw_plan
-from ekc.report.run_data import PlanData, RunData, Table
+from ekc.report.run_data import RunData, Table
 from ekc.report.theme import SIMULATED, choose_scale, import_plotly
+from ekc.search.clocks.plan import ClockPlan
+from ekc.tables import format_quantity
 
 TEMPLATES = Path(__file__).parent / "templates"
 MEGABYTE = 1e6
@@ -74,7 +76,7 @@ def _refuse_file(file: Path, problem: OSError | ValueError) -> InvalidInput:
 
 
 def make_report(
-    runs: Sequence[RunData], title: str = "", failed: Sequence[str] = (), plan: PlanData | None = None
+    runs: Sequence[RunData], title: str = "", failed: Sequence[str] = (), plan: ClockPlan | None = None
 ) -> ReportPage:
     """Make the page of one run or more, with a table of all of them.
 
@@ -91,11 +93,12 @@ def make_report(
     sizes["pictures"] += len(plan_picture)
     html = _load_template().render(
         title=title or runs[0].title,
-        is_simulated=any(run.simulated for run in runs),
+        is_simulated=any(run.data.device.simulated for run in runs),
         simulated_word=SIMULATED,
         overview=make_overview(runs) if len(runs) > 1 else None,
         failed=failed,
         plan=plan,
+        plan_layers=plan and make_layer_table(plan),
         plan_picture=plan_picture,
         sections=sections,
         plotly=plotly,
@@ -108,7 +111,7 @@ def make_report(
 
 def make_overview(runs: Sequence[RunData]) -> Table:
     """Make the table of several runs: a row each, and the sums where the calls of all layers are known."""
-    best = [run.find_named("best") for run in runs]
+    best = [run.named.get("best") for run in runs]
     seconds = np.array([np.nan if t is None else t.latency_s for t in best])
     joules = np.array([np.nan if t is None else t.energy_j for t in best])
     (scale_s, unit_s), (scale_j, unit_j) = choose_scale(seconds, "s"), choose_scale(joules, "J")
@@ -125,7 +128,7 @@ def make_overview(runs: Sequence[RunData]) -> Table:
     rows = [
         (
             run.layer or run.title,
-            run.device,
+            run.data.device.label,
             _format_number(s / scale_s),
             _format_number(j / scale_j),
             "metered" if t is not None and t.metered else "predicted",
@@ -144,6 +147,34 @@ def make_overview(runs: Sequence[RunData]) -> Table:
     return Table(headers, tuple(rows), note)
 
 
+LAYER_HEADERS = ("layer", "calls", "kernel", "latency", "energy", "time", "saves")
+
+
+def make_layer_table(plan: ClockPlan) -> Table:
+    """Make the table of the layers of a plan; the one that saves most is first."""
+    rows = [
+        (
+            layer.name,
+            str(layer.calls),
+            layer.role,
+            _format_scaled(layer.latency_s.value, "s"),
+            _format_scaled(layer.energy_j.value, "J"),
+            f"{100 * layer.slowdown:+z.1f} %",
+            f"{100 * share:z.1f} %",
+        )
+        for layer, share in plan.list_layers_by_saving()
+    ]
+    note = (
+        f"Latency and energy of a call at {plan.clock_mhz} MHz. Time: against the fastest kernel at "
+        f"{plan.default_mhz} MHz. Saves: share of the model's energy."
+    )
+    return Table(LAYER_HEADERS, tuple(rows), note)
+
+
+def _format_scaled(value: float, unit: str) -> str:
+    return format_quantity(value, unit).replace(" u", " \N{MICRO SIGN}")
+
+
 def _format_number(value: float) -> str:
     """Format with four significant digits, and without an exponent."""
     if not np.isfinite(value):
@@ -157,14 +188,14 @@ def _format_total(value: float, unit: str) -> str:
 
 
 def _format_saving(run: RunData) -> str:
-    best, fastest = run.find_named("best"), run.find_named("fastest")
+    best, fastest = run.named.get("best"), run.named.get("fastest")
     if best is None or fastest is None or not np.isfinite(best.energy_j / fastest.energy_j):
         return "-"
     return f"{100 * (1 - best.energy_j / fastest.energy_j):z.1f} %"
 
 
 def _format_speedup(run: RunData) -> str:
-    best, naive = run.find_named("best"), run.find_named("naive")
+    best, naive = run.named.get("best"), run.named.get("naive")
     return "-" if best is None or naive is None else f"{naive.latency_s / best.latency_s:.1f}x"
 
 

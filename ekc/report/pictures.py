@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
+
+import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.report.model_pictures import draw_energy, draw_importance, draw_predicted, draw_space
-from ekc.report.run_data import PlanData, RunData
+from ekc.report.run_data import RunData
 from ekc.report.theme import (
     COLORS,
     add_scatter,
@@ -20,6 +23,7 @@ from ekc.report.theme import (
     style_figure,
 )
 from ekc.report.trial_pictures import draw_front, draw_progress, draw_roofline
+from ekc.search.clocks.plan import ClockPlan
 
 PICTURES: dict[str, Callable[[RunData], Any]] = {
     "front": draw_front,
@@ -60,13 +64,14 @@ ERROR_BAR = {"thickness": 1.4, "color": "#8a8f98"}
 """Look of an interval, readable on white and on dark gray."""
 
 
-def draw_plan(plan: PlanData) -> Any:
+def draw_plan(plan: ClockPlan) -> Any:
     """Draw a plan: energy saved by choosing kernels, clock, or both, with 95 % intervals; the saving of plans
     within other limits on the time; and the share of the saving of each layer."""
-    layers = min(len(plan.layer_names), MAX_LAYERS)
+    layers = plan.list_layers_by_saving()[:MAX_LAYERS]
+    names = [layer.name for layer, _ in layers] if len(layers) > 1 else []
     titles = ("by what is chosen", "within other limits", "by layer")
-    if layers > 1:
-        heights = (230, 40 + ROW_HEIGHT * layers)
+    if names:
+        heights = (230, 40 + ROW_HEIGHT * len(names))
         spacing = 90 / (sum(heights) + 90)
         grid = {
             "specs": [[{}, {}], [{"colspan": 2}, None]],
@@ -74,29 +79,31 @@ def draw_plan(plan: PlanData) -> Any:
             "vertical_spacing": spacing,
         }
         figure = make_panels(2, 2, titles, horizontal_spacing=0.12, **grid)
-        _add_layers(figure, plan)
+        _add_layers(figure, names, [share for _, share in layers])
     else:
         figure = make_panels(1, 2, titles[:2], horizontal_spacing=0.12)
     _add_choices(figure, plan)
     _add_front(figure, plan)
     subtitle = "shares of the energy of the fastest kernels at the default clock; 95 % intervals"
-    height = 420 if layers == 1 else 520 + ROW_HEIGHT * layers
+    height = 520 + ROW_HEIGHT * len(names) if names else 420
     style_figure(figure, f"Energy saved at {plan.clock_mhz} MHz", subtitle, plan.simulated, height)
-    names = [_shorten(name) for name in plan.layer_names[:layers]] if layers > 1 else []
-    return make_room_for_labels(figure, [*plan.choices, *names]).update_layout(showlegend=False, margin_b=60)
+    labels = [choice for choice, _ in plan.savings.list_named()] + [_shorten(name) for name in names]
+    return make_room_for_labels(figure, labels).update_layout(showlegend=False, margin_b=60)
 
 
-def _add_choices(figure: Any, plan: PlanData) -> None:
+def _add_choices(figure: Any, plan: ClockPlan) -> None:
+    choices, savings = zip(*plan.savings.list_named(), strict=True)
+    value, low, high = np.array([astuple(saving) for saving in savings]).T
     bars = import_plotly().Bar(
-        x=round_column(100 * plan.saving),
-        y=plan.choices,
+        x=round_column(100 * value),
+        y=choices,
         orientation="h",
         error_x={
-            "array": round_column(100 * (plan.saving_high - plan.saving)),
-            "arrayminus": round_column(100 * (plan.saving - plan.saving_low)),
+            "array": round_column(100 * (high - value)),
+            "arrayminus": round_column(100 * (value - low)),
             **ERROR_BAR,
         },
-        marker_color=[COLORS["metered"]] * (len(plan.choices) - 1) + [COLORS["best"]],
+        marker_color=[COLORS["metered"]] * (len(choices) - 1) + [COLORS["best"]],
         hovertemplate="%{y}: %{x:.3g} %<extra></extra>",
     )
     figure.add_trace(bars, row=1, col=1)
@@ -104,21 +111,21 @@ def _add_choices(figure: Any, plan: PlanData) -> None:
     figure.update_yaxes(autorange="reversed", row=1, col=1)
 
 
-def _add_front(figure: Any, plan: PlanData) -> None:
+def _add_front(figure: Any, plan: ClockPlan) -> None:
     add_scatter(
         figure,
-        100 * plan.front_slowdown,
-        100 * plan.front_saving,
+        [100 * point.max_slowdown for point in plan.front],
+        [100 * point.saving for point in plan.front],
         2,
         mode="lines+markers",
         line_color=COLORS["metered"],
-        text=[f"{mhz} MHz" for mhz in plan.front_clock_mhz.tolist()],
+        text=[f"{point.clock_mhz} MHz" for point in plan.front],
         hovertemplate="%{x:.3g} % more time: %{y:.3g} % saved at %{text}<extra></extra>",
     )
     add_scatter(
         figure,
         [100 * plan.max_slowdown],
-        100 * plan.saving[-1:],
+        [100 * plan.savings.together.value],
         2,
         mode="markers",
         marker={"color": COLORS["best"], "symbol": "star", "size": 12},
@@ -128,13 +135,12 @@ def _add_front(figure: Any, plan: PlanData) -> None:
     figure.update_yaxes(title_text="energy saved [%]", rangemode="tozero", row=1, col=2)
 
 
-def _add_layers(figure: Any, plan: PlanData) -> None:
-    names = plan.layer_names[:MAX_LAYERS]
+def _add_layers(figure: Any, names: Sequence[str], shares: Sequence[float]) -> None:
     # Numbers, not names, place the bars: two shortened names may be equal.
     places = list(range(len(names)))
     figure.add_trace(
         import_plotly().Bar(
-            x=round_column(100 * plan.layer_saving[:MAX_LAYERS]),
+            x=round_column(100 * np.array(shares)),
             y=places,
             orientation="h",
             marker_color=COLORS["metered"],

@@ -1,4 +1,5 @@
-"""The data of a run that pictures and reports show: frozen values with columns, one entry per trial.
+"""The figures of a run that pictures and reports show beside its data: frozen values that are computed from
+it, and columns with one entry per trial.
 
 An unknown figure is NaN. Latency, power and energy are per call of the operator, in seconds, watts and
 joules.
@@ -12,22 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.search.data.result import TuningData
+
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-ROLES = ("best", "fastest", "naive")
 
 
 @dataclass(frozen=True, eq=False)
 class TrialColumns:
     """All trials in the order of trying, failures included. Arrays are [trials]."""
 
-    digest: tuple[str, ...]
-    structure: tuple[str, ...]
-    status: tuple[str, ...]
-    """"ok", or the failure."""
-    round: NDArray[np.int64]
     latency_s: Array
-    power_w: Array
     energy_j: Array
     """Metered where `metered`, otherwise predicted."""
     energy_low_j: Array
@@ -40,7 +36,7 @@ class TrialColumns:
     """Bytes to and from device memory of one call, by the analysis."""
 
     def __len__(self) -> int:
-        return len(self.digest)
+        return len(self.latency_s)
 
     @property
     def ok(self) -> Flags:
@@ -52,49 +48,11 @@ class TrialColumns:
 class NamedTrial:
     """The best, fastest or naive schedule."""
 
-    role: str
-    """One of `ROLES`."""
     digest: str
     latency_s: float
     energy_j: float
     metered: bool
     dram_bytes: float
-
-
-@dataclass(frozen=True)
-class Roofs:
-    """Ceilings of the device, for the element type of the operator."""
-
-    flops_per_s: float
-    unit: str
-    """"FLOP" or "OP"."""
-    element_type: str
-    bytes_per_s: float
-    idle_w: float
-    """Idle power in watts; NaN if it is unknown."""
-    cap_w: float
-    """Power cap of the board in watts."""
-    source: str
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Energies of metered kernels, as predicted without their metering. Arrays are [kernels]."""
-
-    how: str
-    """How the predictions were made."""
-    digest: tuple[str, ...]
-    predicted_j: Array
-    low_j: Array
-    """Lower end of the 95 % interval of the prediction."""
-    high_j: Array
-    metered_j: Array
-    metered_low_j: Array
-    metered_high_j: Array
-    constant_power_j: Array
-    """First trivial predictor: latency times a constant power."""
-    two_number_j: Array
-    """Second trivial predictor: P0 times latency plus E0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,53 +146,17 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class PlanData:
-    """A clock plan: one clock and a kernel for each layer. Savings are shares of the energy of the fastest
-    kernels at the default clock."""
-
-    choice: str
-    """One sentence: device, clock, limit on the time, time expected."""
-    simulated: bool
-    clock_mhz: int
-    max_slowdown: float
-    """Limit on the time of the model, as a share."""
-    choices: tuple[str, ...]
-    """Name of each choice: kernels, clock, or both."""
-    saving: Array
-    """[choices]"""
-    saving_low: Array
-    """Lower end of the 95 % interval."""
-    saving_high: Array
-    front_slowdown: Array
-    """[points]: limit on the time of each plan of the front, as a share."""
-    front_clock_mhz: NDArray[np.int64]
-    front_saving: Array
-    layer_names: tuple[str, ...]
-    """The layer that saves most is first."""
-    layer_saving: Array
-    """[layers]: share of the model's energy that each layer saves."""
-    layers: Table
-    advice: tuple[str, ...] = ()
-    """A sentence for each phase of the model."""
-
-
-@dataclass(frozen=True, eq=False)
 class RunData:
     """One run, or all measurements of an operator under one set of conditions."""
 
+    data: TuningData
     title: str
     """The operator, in one line."""
     operator: str
     """The operator with its expression."""
-    device: str
-    """Label of the device, with "(simulated)" if it is."""
-    simulated: bool
-    objective: str
-    max_slowdown: float
-    flops: float
-    """Operations of one call."""
     trials: TrialColumns
-    named: tuple[NamedTrial, ...]
+    named: dict[str, NamedTrial]
+    """By role: "best", "fastest" and "naive", those that were measured."""
     figures: Table
     notes: tuple[tuple[str, str], ...] = ()
     """Names and texts."""
@@ -243,8 +165,8 @@ class RunData:
     clock_front: Table | None = None
     """Figures of the best schedule at other clocks; None if they were not searched."""
     model_card: Table | None = None
-    roofs: Roofs | None = None
-    predictions: Predictions | None = None
+    predicted: str = ""
+    """How the predictions of the data were made."""
     importances: tuple[Importance, ...] = ()
     causes: EnergyByCause | None = None
     space: SpaceMap | None = None
@@ -255,7 +177,3 @@ class RunData:
     """Name of the layer of a network; "" for a single operator."""
     calls: int = 0
     """Times that the layer occurs; 0 if it is unknown."""
-
-    def find_named(self, role: str) -> NamedTrial | None:
-        """Find the best, fastest or naive schedule; None if it was not measured."""
-        return next((t for t in self.named if t.role == role), None)

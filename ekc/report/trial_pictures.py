@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.report.run_data import Array, Flags, NamedTrial, Roofs, RunData, TrialColumns
+from ekc.devices.device import Peaks
+from ekc.report.run_data import Array, Flags, NamedTrial, RunData, TrialColumns
 from ekc.report.theme import (
     COLORS,
     LOG_AXIS,
@@ -21,6 +22,7 @@ from ekc.report.theme import (
     round_column,
     style_figure,
 )
+from ekc.search.data.result import get_arithmetic_type
 from ekc.tables import count_nouns
 
 Place = Callable[[NamedTrial], tuple[float, float]]
@@ -44,12 +46,14 @@ def draw_front(run: RunData) -> Any:
         )
     figure.update_xaxes(title_text=f"latency [{unit_s}]")
     figure.update_yaxes(title_text=f"energy of a call [{unit_j}]", col=1)
-    trials, named = run.trials, run.named
+    trials, named = run.trials, run.named.values()
     latencies = np.append(trials.latency_s[np.isfinite(trials.energy_j)], [t.latency_s for t in named])
     figure.update_xaxes(**choose_axis(latencies), col=1)
     figure.update_yaxes(**choose_axis(np.append(trials.energy_j, [t.energy_j for t in named])), col=1)
     _zoom_to_limit(figure, run, seconds, joules)
-    return style_figure(figure, "Latency and energy of all trials", describe_counts(run), run.simulated, 480)
+    return style_figure(
+        figure, "Latency and energy of all trials", describe_counts(run), run.data.device.simulated, 480
+    )
 
 
 def describe_counts(run: RunData) -> str:
@@ -64,14 +68,13 @@ def describe_counts(run: RunData) -> str:
         "failed": len(trials) - int(trials.ok.sum()),
     }
     parts = [f"{count} {name}" for name, count in counts.items() if count or name != "only timed"]
-    return f"{escape_text(run.device)}: {', '.join([count_nouns(len(trials), 'trial'), *parts])}"
+    return f"{escape_text(run.data.device.label)}: {', '.join([count_nouns(len(trials), 'trial'), *parts])}"
 
 
-def describe_trials(trials: TrialColumns, rows: NDArray[np.intp]) -> list[str]:
+def describe_trials(run: RunData, rows: NDArray[np.intp]) -> list[str]:
     """Describe trials for a hover text: number, structure, digest."""
-    return [
-        f"trial {i + 1}, {escape_text(trials.structure[i])}, {trials.digest[i][:8]}" for i in rows.tolist()
-    ]
+    some = [(i + 1, run.data.trials[i]) for i in rows.tolist()]
+    return [f"trial {number}, {escape_text(t.structure)}, {t.digest[:8]}" for number, t in some]
 
 
 def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column: int) -> None:
@@ -96,7 +99,7 @@ def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column
             name=name,
             legendgroup=name,
             showlegend=column == 1,
-            text=describe_trials(trials, np.flatnonzero(chosen)),
+            text=describe_trials(run, np.flatnonzero(chosen)),
             hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g} (" + name + ")<extra></extra>",
             marker={
                 "color": COLORS[name],
@@ -108,9 +111,8 @@ def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column
         )
 
 
-def find_front(run: RunData) -> NDArray[np.intp]:
+def find_front(trials: TrialColumns) -> NDArray[np.intp]:
     """Find the Pareto front of metered trials: indices, fastest first."""
-    trials = run.trials
     rows = np.flatnonzero(trials.ok & trials.metered & np.isfinite(trials.energy_j))
     rows = rows[np.lexsort((trials.energy_j[rows], trials.latency_s[rows]))]
     least = np.minimum.accumulate(np.concatenate([[np.inf], trials.energy_j[rows]]))
@@ -118,7 +120,7 @@ def find_front(run: RunData) -> NDArray[np.intp]:
 
 
 def _add_front(figure: Any, run: RunData, seconds: float, joules: float, column: int) -> None:
-    rows = find_front(run)
+    rows = find_front(run.trials)
     add_scatter(
         figure,
         run.trials.latency_s[rows] / seconds,
@@ -134,11 +136,11 @@ def _add_front(figure: Any, run: RunData, seconds: float, joules: float, column:
 
 
 def _add_named(
-    figure: Any, named: tuple[NamedTrial, ...], column: int, place: Place, unit_x: str, unit_y: str
+    figure: Any, named: dict[str, NamedTrial], column: int, place: Place, unit_x: str, unit_y: str
 ) -> None:
     """Mark best, fastest and naive. `place`: coordinates of one of them."""
     # The last is on top, and the best may be the fastest too.
-    for trial in reversed(named):
+    for role, trial in reversed(named.items()):
         x, y = place(trial)
         if not (np.isfinite(x) and np.isfinite(y)):
             continue
@@ -149,15 +151,15 @@ def _add_named(
             np.array([y]),
             column,
             mode="markers",
-            name=trial.role,
-            legendgroup=trial.role,
+            name=role,
+            legendgroup=role,
             showlegend=column == 1,
-            text=[f"{trial.role}, {trial.digest[:8]} ({how})"],
+            text=[f"{role}, {trial.digest[:8]} ({how})"],
             hovertemplate=f"%{{text}}<br>%{{x:.4g}} {unit_x}, %{{y:.4g}} {unit_y}<extra></extra>",
             marker={
-                "color": COLORS[trial.role],
-                "symbol": SYMBOLS[trial.role],
-                "size": 15 if trial.role == "best" else 11,
+                "color": COLORS[role],
+                "symbol": SYMBOLS[role],
+                "size": 15 if role == "best" else 11,
                 "line": {"width": 1, "color": "white"},
             },
         )
@@ -165,13 +167,13 @@ def _add_named(
 
 def _zoom_to_limit(figure: Any, run: RunData, seconds: float, joules: float) -> None:
     """Show the trials near the fastest in the second panel, with the limit of the slowdown."""
-    fastest = run.find_named("fastest")
+    fastest = run.named.get("fastest")
     if fastest is None:
         return
     trials = run.trials
-    limit_s = fastest.latency_s * (1 + run.max_slowdown)
+    limit_s = fastest.latency_s * (1 + run.data.max_slowdown)
     slowest = max(np.nanmax(trials.latency_s), limit_s, fastest.latency_s * (1 + MIN_ZOOM))
-    high = min(fastest.latency_s * (1 + max(ZOOM * run.max_slowdown, MIN_ZOOM)), 1.02 * slowest)
+    high = min(fastest.latency_s * (1 + max(ZOOM * run.data.max_slowdown, MIN_ZOOM)), 1.02 * slowest)
     low = fastest.latency_s - 0.08 * (high - fastest.latency_s)
     figure.update_xaxes(range=[low / seconds, high / seconds], col=2)
     near = trials.ok & (trials.latency_s <= high) & np.isfinite(trials.energy_j)
@@ -181,11 +183,11 @@ def _zoom_to_limit(figure: Any, run: RunData, seconds: float, joules: float) -> 
         least, most = lows.min() / joules, highs.max() / joules
         pad = 0.08 * (most - least) or 0.05 * most
         figure.update_yaxes(range=[least - pad, most + pad], col=2)
-    if run.objective != "latency":
+    if run.data.objective != "latency":
         figure.add_vline(
             x=limit_s / seconds,
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.5},
-            annotation_text=f"limit: {100 * run.max_slowdown:g} % slower",
+            annotation_text=f"limit: {100 * run.data.max_slowdown:g} % slower",
             annotation_font_color=COLORS["limit"],
             annotation_position="top right",
             annotation_xshift=4,
@@ -197,7 +199,7 @@ def _zoom_to_limit(figure: Any, run: RunData, seconds: float, joules: float) -> 
 def draw_progress(run: RunData) -> Any:
     """Draw the figures of the trials in their order, and over the seconds of metering."""
     trials = run.trials
-    is_energy = run.objective != "latency" and bool(np.isfinite(trials.energy_j).any())
+    is_energy = run.data.objective != "latency" and bool(np.isfinite(trials.energy_j).any())
     values, unit = (trials.energy_j, "J") if is_energy else (trials.latency_s, "s")
     what = "energy of a call" if is_energy else "latency"
     scale, unit = choose_scale(values, unit)
@@ -208,8 +210,8 @@ def draw_progress(run: RunData) -> Any:
     others = "predicted" if is_energy else "not metered"
     for name, chosen in ((others, trials.ok & ~trials.metered), ("metered", trials.ok & trials.metered)):
         _add_points(figure, run, chosen & np.isfinite(values), numbers, values / scale, name, 1)
-    costs = values * trials.latency_s if is_energy and run.objective == "edp" else values
-    max_slowdown = run.max_slowdown if is_energy else np.inf
+    costs = values * trials.latency_s if is_energy and run.data.objective == "edp" else values
+    max_slowdown = run.data.max_slowdown if is_energy else np.inf
     best = find_best_so_far(trials.latency_s, values, costs, trials.ok, max_slowdown)
     _add_steps(figure, numbers, best / scale, 1)
     if len(order):
@@ -224,12 +226,14 @@ def draw_progress(run: RunData) -> Any:
     figure.update_yaxes(title_text=f"{what} [{unit}]", col=1)
     outside = _limit_heights(figure, values / scale, best / scale)
     note = f"; above the panels: {count_nouns(outside, 'trial')}" if outside else ""
-    if (np.diff(best[np.isfinite(best)]) > 0).any() and run.objective != "edp":
+    if (np.diff(best[np.isfinite(best)]) > 0).any() and run.data.objective != "edp":
         note += (
             f";<br>the line rises where a faster kernel is found: the choice is at most "
-            f"{100 * run.max_slowdown:g} % slower than the fastest"
+            f"{100 * run.data.max_slowdown:g} % slower than the fastest"
         )
-    return style_figure(figure, "Progress of the search", f"{describe_counts(run)}{note}", run.simulated, 460)
+    return style_figure(
+        figure, "Progress of the search", f"{describe_counts(run)}{note}", run.data.device.simulated, 460
+    )
 
 
 def _sort_by_metering(trials: TrialColumns) -> NDArray[np.intp]:
@@ -281,7 +285,6 @@ def _add_points(
 ) -> None:
     """Add chosen trials (flags or row numbers) as points."""
     rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
-    trials = run.trials
     add_scatter(
         figure,
         x[rows],
@@ -291,7 +294,7 @@ def _add_points(
         name=name,
         legendgroup=name,
         showlegend=column == 1,
-        text=describe_trials(trials, rows),
+        text=describe_trials(run, rows),
         hovertemplate="%{text}<br>%{y:.4g}<extra></extra>",
         marker={
             "color": COLORS["metered" if name == "metered" else "predicted"],
@@ -318,14 +321,15 @@ def _add_steps(figure: Any, x: Array, y: Array, column: int) -> None:
 
 def draw_roofline(run: RunData) -> Any:
     """Draw speed and operations per joule over the operations per byte of device memory, with the roofs."""
-    roofs, trials = run.roofs, run.trials
-    assert roofs is not None  # otherwise the picture is in `run.missing`
-    unit = roofs.unit
+    peaks, trials = run.data.device.peaks, run.trials
+    assert peaks is not None  # otherwise the picture is in `run.missing`
+    element_type = get_arithmetic_type(run.data.op)
+    unit = "OP" if element_type.startswith("int") else "FLOP"
     figure = make_panels(1, 2, ("time", "energy"), horizontal_spacing=0.11)
-    intensity = run.flops / trials.dram_bytes
-    _add_roofs(figure, run, roofs, intensity)
+    intensity = run.data.op.flops / trials.dram_bytes
+    _add_roofs(figure, run, peaks, unit, intensity)
     for column, cost in ((1, trials.latency_s), (2, trials.energy_j)):
-        rate = run.flops / cost / GIGA
+        rate = run.data.op.flops / cost / GIGA
         known = np.isfinite(rate) & np.isfinite(intensity)
         for name, chosen in (("not metered", ~trials.metered), ("metered", trials.metered)):
             _add_points(figure, run, known & chosen, intensity, rate, name, column)
@@ -336,11 +340,11 @@ def draw_roofline(run: RunData) -> Any:
     figure.update_yaxes(title_text=f"G{unit}/s", col=1)
     figure.update_yaxes(title_text=f"G{unit}/J", col=2)
     subtitle = (
-        f"{escape_text(run.device)}, {roofs.element_type}: "
-        f"roofs by {escape_text(roofs.source or 'the device')};"
+        f"{escape_text(run.data.device.label)}, {element_type}: "
+        f"roofs by {escape_text(peaks.source or 'the device')};"
         "<br>bytes by the analysis; a warm L2 may serve a part of them"
     )
-    style_figure(figure, "Roofline", subtitle, run.simulated, 510)
+    style_figure(figure, "Roofline", subtitle, run.data.device.simulated, 510)
     return figure.update_layout(margin_b=124)
 
 
@@ -352,22 +356,29 @@ def _make_roofline_place(run: RunData, per: str) -> Place:
 
     def place(trial: NamedTrial) -> tuple[float, float]:
         cost = trial.latency_s if per == "s" else trial.energy_j
-        return run.flops / trial.dram_bytes, run.flops / cost / GIGA
+        return run.data.op.flops / trial.dram_bytes, run.data.op.flops / cost / GIGA
 
     return place
 
 
-def _add_roofs(figure: Any, run: RunData, roofs: Roofs, intensity: Array) -> None:
+def _add_roofs(figure: Any, run: RunData, peaks: Peaks, unit: str, intensity: Array) -> None:
     """Add the roof of the time, and those of the energy: nothing is above the one at idle power."""
-    ridge = roofs.flops_per_s / roofs.bytes_per_s
-    known = [*intensity[np.isfinite(intensity)], *(run.flops / t.dram_bytes for t in run.named), ridge]
+    op = run.data.op
+    flops_per_s = peaks.flops_by_type[get_arithmetic_type(op)]
+    cap_w, idle_w = peaks.board_power_w, run.data.spent.idle_w
+    ridge = flops_per_s / peaks.dram_bytes_per_s
+    known = [
+        *intensity[np.isfinite(intensity)],
+        *(op.flops / t.dram_bytes for t in run.named.values()),
+        ridge,
+    ]
     ends = np.array([np.nanmin(known) / 4, ridge, np.nanmax(known) * 4])
-    heights = np.minimum(ends * roofs.bytes_per_s, roofs.flops_per_s) / GIGA
-    peaks = f"{roofs.flops_per_s / 1e12:.3g} T{roofs.unit}/s, {roofs.bytes_per_s / GIGA:,.0f} GB/s"
+    heights = np.minimum(ends * peaks.dram_bytes_per_s, flops_per_s) / GIGA
+    speeds = f"{flops_per_s / 1e12:.3g} T{unit}/s, {peaks.dram_bytes_per_s / GIGA:,.0f} GB/s"
     lines = [
-        (1, 1.0, f"roof: {peaks}", "solid"),
-        (2, roofs.cap_w, f"on the roof at the power cap, {roofs.cap_w:g} W", "dash"),
-        (2, roofs.idle_w, f"on the roof at idle power, {roofs.idle_w:.0f} W: no kernel is above", "solid"),
+        (1, 1.0, f"roof: {speeds}", "solid"),
+        (2, cap_w, f"on the roof at the power cap, {cap_w:g} W", "dash"),
+        (2, idle_w, f"on the roof at idle power, {idle_w:.0f} W: no kernel is above", "solid"),
     ]
     for column, divisor, name, dash in lines:
         if np.isfinite(divisor) and divisor > 0:

@@ -84,11 +84,10 @@ class TuningResult(TuningData):
         """
         from ekc.report.page import make_report
         from ekc.report.theme import import_plotly
-        from ekc.search.run_data.from_result import collect_plan, collect_run
+        from ekc.search.run_data.from_result import collect_run
 
         import_plotly()
-        plan = collect_plan(self.plan) if self.plan else None
-        return make_report([collect_run(self)], plan=plan).write(file)
+        return make_report([collect_run(self)], plan=self.plan).write(file)
 
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, notes, and the clock plan."""

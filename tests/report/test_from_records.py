@@ -25,15 +25,19 @@ def test_record_file_has_the_figures_of_its_run(recorded_run: SharedRun) -> None
     (run,) = collect_records([file], DEFAULT_RULE).runs
     whole = collect_run(result)
     assert run.title == whole.title
-    assert run.device == whole.device == "a100 (simulated)"
-    assert set(run.trials.digest) == set(whole.trials.digest)
-    order = [run.trials.digest.index(digest) for digest in whole.trials.digest]
+    assert run.data.device.label == whole.data.device.label == "a100 (simulated)"
+    digests = [t.digest for t in run.data.trials]
+    assert set(digests) == {t.digest for t in whole.data.trials}
+    order = [digests.index(t.digest) for t in whole.data.trials]
     assert np.array_equal(run.trials.latency_s[order], whole.trials.latency_s, equal_nan=True)
     assert np.array_equal(run.trials.metered[order], whole.trials.metered)
     assert np.array_equal(run.trials.dram_bytes[order], whole.trials.dram_bytes, equal_nan=True)
-    assert [t.digest for t in run.named] == [t.digest for t in whole.named]
-    assert run.find_named("best") == whole.find_named("best")
-    assert run.roofs == whole.roofs
+    assert {role: t.digest for role, t in run.named.items()} == {
+        role: t.digest for role, t in whole.named.items()
+    }
+    assert run.named["best"] == whole.named["best"]
+    assert run.data.device.peaks == whole.data.device.peaks
+    assert run.data.spent.idle_w == whole.data.spent.idle_w
     assert run.causes is not None
     assert whole.causes is not None
     assert np.array_equal(run.causes.joules, whole.causes.joules)
@@ -44,11 +48,11 @@ def test_record_file_has_the_figures_of_its_run(recorded_run: SharedRun) -> None
 def test_metered_schedules_are_predicted_by_models_of_the_others(recorded_run: SharedRun) -> None:
     result, file = recorded_run
     (run,) = collect_records([file], DEFAULT_RULE).runs
-    assert run.predictions is not None
-    assert "5 folds" in run.predictions.how
+    records = run.data.predictions
+    assert "5 folds" in run.predicted
     metered = {t.schedule.digest for t in result.trials if t.ok and t.metered}
-    assert sorted(run.predictions.digest) == sorted(metered), "each once, without the naive schedule"
-    errors = np.abs(run.predictions.predicted_j / run.predictions.metered_j - 1)
+    assert sorted(one.digest for one in records) == sorted(metered), "each once, without the naive schedule"
+    errors = [abs(one.predicted_j / one.measured_j - 1) for one in records]
     assert 0 < np.median(errors) < 0.5
 
 
@@ -65,8 +69,8 @@ def test_sets_are_those_of_operators_and_conditions(recorded_run: SharedRun, tmp
 def test_device_that_is_not_here_leaves_out_what_needs_it(recorded_run: SharedRun, tmp_path: Path) -> None:
     file = add_rows(recorded_run[1], tmp_path / "gpu.db", device="NVIDIA L40S", simulated=False)
     (run,) = collect_records([file], DEFAULT_RULE).runs
-    assert run.device == "NVIDIA L40S"
-    assert not run.simulated
+    assert run.data.device.label == "NVIDIA L40S"
+    assert not run.data.device.simulated
     assert {"roofline", "energy", "predicted"} <= set(run.missing)
     assert not any(i.inputs == "features" for i in run.importances)
     assert math.isnan(run.trials.dram_bytes[0])

@@ -12,6 +12,7 @@ from ekc.errors import InvalidInput
 from ekc.report.page import make_overview, make_report
 from ekc.report.pictures import PICTURES
 from ekc.report.run_data import RunData
+from ekc.search.data.trial import Trials
 from ekc.search.run_data.from_result import collect_run
 from ekc.search.tuning_result import TuningResult
 from tests.browser import PageOpener
@@ -75,14 +76,14 @@ def check_colors(page: Page) -> None:
 
 def spoil_texts(run: RunData) -> RunData:
     """The run with markup in every name and text that comes from a user."""
-    count = len(run.trials)
+    trials = Trials(replace(t, structure=EVIL, status=EVIL) for t in run.data.trials)
     (kernel,) = run.kernels
     return replace(
         run,
         title=EVIL,
         operator=EVIL,
         layer=EVIL,
-        trials=replace(run.trials, structure=(EVIL,) * count, status=(EVIL,) * count),
+        data=replace(run.data, trials=trials),
         kernels=(replace(kernel, python=f"Schedule\n{EVIL}", program=EVIL, cuda=EVIL, step_by_line=(1,)),),
         notes=((EVIL, EVIL),),
         conditions=((EVIL, EVIL),),
@@ -117,9 +118,9 @@ def test_sections_of_several_runs_are_drawn_when_opened_and_names_are_harmless(
 
 
 def test_overview_has_four_digits_and_sums_with_units(run_data: RunData) -> None:
-    best = replace(run_data.named[0], latency_s=2.4e-6, energy_j=133e-6)
-    small = replace(run_data, named=(best, *run_data.named[1:]), calls=3)
-    large = replace(small, named=(replace(best, latency_s=0.0123456, energy_j=2.0),))
+    best = replace(run_data.named["best"], latency_s=2.4e-6, energy_j=133e-6)
+    small = replace(run_data, named=run_data.named | {"best": best}, calls=3)
+    large = replace(small, named={"best": replace(best, latency_s=0.0123456, energy_j=2.0)})
     table = make_overview([small, small, large])
     assert [row[2] for row in table.rows] == ["2.400", "2.400", "12,346"]
     assert [row[3] for row in table.rows] == ["133.0", "133.0", "2,000,000"]

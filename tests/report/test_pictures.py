@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
 from ekc.report.pictures import PICTURES, draw_picture
-from ekc.report.run_data import RunData, Table, TrialColumns
+from ekc.report.run_data import RunData, TrialColumns
 from ekc.report.theme import choose_axis
 from ekc.report.trial_pictures import find_best_so_far, find_front
 from ekc.search.data.trial import Trials
@@ -25,7 +25,8 @@ from ekc.search.tuning_result import TuningResult
 def test_picture_of_a_simulated_run_says_so(name: str, run_data: RunData) -> None:
     figure = draw_picture(run_data, name)
     assert figure.layout.title.text.endswith("(simulated)")
-    real = replace(run_data, simulated=False, device="GPU")
+    device = replace(run_data.data.device, simulated=False, label="GPU")
+    real = replace(run_data, data=replace(run_data.data, device=device))
     assert "simulated" not in draw_picture(real, name).layout.title.text
     assert figure.data
 
@@ -37,18 +38,16 @@ def test_front_shows_every_trial_with_its_figures(run_data: RunData) -> None:
     assert len(shown["metered"].x) == int(trials.metered.sum())
     known = trials.ok & ~trials.metered & np.isfinite(trials.energy_j)
     assert len(shown["predicted"].x) == int(known.sum())
-    best = run_data.find_named("best")
-    assert best is not None
+    best = run_data.named["best"]
     assert shown["best"].x[0] == pytest.approx(best.latency_s * 1e6, rel=1e-4)
     counted = f"{len(trials)} trials, {int(trials.metered.sum())} metered"
     assert counted in figure.layout.title.subtitle.text
 
 
 def test_predictions_are_beside_the_trivial_predictors(run_data: RunData) -> None:
-    found = run_data.predictions
-    assert found is not None
+    records = run_data.data.predictions
     titles = [a.text for a in draw_picture(run_data, "predicted").layout.annotations]
-    error = 100 * np.median(np.abs(found.predicted_j / found.metered_j - 1))
+    error = 100 * np.median([abs(one.predicted_j / one.measured_j - 1) for one in records])
     assert titles[0] == f"energy model: error {error:.1f} %"
     assert [t.split(":")[0] for t in titles] == ["energy model", "latency x power", "P0 t + E0"]
 
@@ -80,7 +79,8 @@ def test_trials_without_energy_are_counted_and_not_called_predicted(run_data: Ru
     energy = np.where(trials.metered, trials.energy_j, np.nan)
     some = np.arange(len(trials)) < 20
     metered, energy = trials.metered & some, np.where(some, energy, np.nan)
-    run = replace(run_data, objective="latency", trials=replace(trials, metered=metered, energy_j=energy))
+    timed = replace(run_data.data, objective="latency")
+    run = replace(run_data, data=timed, trials=replace(trials, metered=metered, energy_j=energy))
     figure = draw_picture(run, "progress")
     count = int(metered.sum())
     rest = int(trials.ok.sum()) - count
@@ -169,10 +169,10 @@ FIGURES = st.lists(
 
 @given(FIGURES)
 def test_no_metered_trial_is_better_than_the_front(rows: list[tuple[float, float, bool, bool]]) -> None:
-    run = make_run(rows)
-    front = find_front(run)
-    points = np.stack([run.trials.latency_s, run.trials.energy_j], axis=1)
-    metered = np.flatnonzero(run.trials.metered)
+    trials = make_trials(rows)
+    front = find_front(trials)
+    points = np.stack([trials.latency_s, trials.energy_j], axis=1)
+    metered = np.flatnonzero(trials.metered)
     assert set(front) <= set(metered)
     for row in metered:
         assert (points[front] <= points[row]).all(axis=1).any()
@@ -183,7 +183,7 @@ def test_no_metered_trial_is_better_than_the_front(rows: list[tuple[float, float
 
 @given(FIGURES, st.floats(0, 1))
 def test_best_so_far_is_that_of_a_loop(rows: list[tuple[float, float, bool, bool]], slack: float) -> None:
-    trials = make_run(rows).trials
+    trials = make_trials(rows)
     costs = trials.energy_j * trials.latency_s
     found = find_best_so_far(trials.latency_s, trials.energy_j, costs, trials.ok, slack)
     for end in range(1, len(rows) + 1):
@@ -194,17 +194,12 @@ def test_best_so_far_is_that_of_a_loop(rows: list[tuple[float, float, bool, bool
         assert found[end - 1] in least if allowed else np.isnan(found[end - 1])
 
 
-def make_run(rows: list[tuple[float, float, bool, bool]]) -> RunData:
-    """A run of trials: latency, energy, whether it works, whether it is metered."""
+def make_trials(rows: list[tuple[float, float, bool, bool]]) -> TrialColumns:
+    """Trials of latency, energy, whether it works, whether it is metered."""
     latency, energy, ok, metered = (np.array(column) for column in zip(*rows, strict=True))
     unknown = np.full(len(rows), np.nan)
-    trials = TrialColumns(
-        digest=("0" * 16,) * len(rows),
-        structure=("s",) * len(rows),
-        status=tuple("ok" if works else "compile: no" for works in ok),
-        round=np.ones(len(rows), dtype=np.int64),
+    return TrialColumns(
         latency_s=np.where(ok, latency, np.nan),
-        power_w=unknown,
         energy_j=np.where(ok, energy, np.nan),
         energy_low_j=unknown,
         energy_high_j=unknown,
@@ -212,4 +207,3 @@ def make_run(rows: list[tuple[float, float, bool, bool]]) -> RunData:
         metering_s=unknown,
         dram_bytes=unknown,
     )
-    return RunData("op", "op", "d", False, "energy", 0.05, 1.0, trials, (), Table((), ()))

@@ -103,9 +103,9 @@ def compute_weights(objective_values: NDArray[np.float64], sharpness: float) -> 
     return np.asarray(np.maximum(relative**sharpness, BOOSTED_TREES.min_weight))
 
 
-def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Rank correlation; None for fewer than three pairs, or if all ranks of one side are equal."""
-    if len(a) < 3:
+def spearman(a: NDArray[np.float64], b: NDArray[np.float64], min_pairs: int = 3) -> float | None:
+    """Rank correlation; None for fewer pairs than `min_pairs`, or if all ranks of one side are equal."""
+    if len(a) < min_pairs:
         return None
     ra, rb = _compute_ranks(a), _compute_ranks(b)
     if ra.std() == 0 or rb.std() == 0:

@@ -120,8 +120,8 @@ class UnitedRows(NamedTuple):
     after: int
     repeats: list[tuple[str, str, str, int, int]]
     """Measurements with several rows, as `rows.REPEATS` has them."""
-    payloads: list[tuple[str, str]]
-    """Device and payload of each timing and metering that is not simulated."""
+    gpus: dict[str, int]
+    """Number of GPUs, by UUID, that measured the rows of each real device."""
 
 
 class RecordStore:
@@ -184,12 +184,10 @@ class RecordStore:
         found = self._select(sql.FIND, *sql.key_to_sql(kind, key))
         return sql.row_from_sql(found[0], self._display_name) if found else None
 
-    def read_rows(
-        self, *, operator: str | None = None, device: str | None = None, kind: RecordKind | None = None
-    ) -> Iterator[RecordRow]:
-        """Read all rows, oldest first; only of an operator (canonical JSON), device or kind if given."""
-        digest = None if operator is None else hash_operator(operator)
-        wanted = {"operator_hash": digest, "device": device, "kind": kind}
+    def read_rows(self, *, operator: str | None = None, **columns: Any) -> Iterator[RecordRow]:
+        """Read all rows, oldest first; only those of an operator (canonical JSON), and with these values of
+        columns, if given."""
+        wanted = columns if operator is None else columns | {"operator_hash": hash_operator(operator)}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"
         query = f"{sql.SELECT} where {where} order by id"
@@ -213,10 +211,10 @@ class RecordStore:
             )
         return sql.row_from_sql(found[0], self._display_name)
 
-    def read_schedule_rows(self, operator_hash: str, digest: str) -> list[RecordRow]:
-        """Read the rows of one schedule of an operator under all conditions, oldest first."""
-        found = self._select(sql.IDS_OF_SCHEDULE, operator_hash, digest)
-        return [self.read_row(number) for (number,) in found]
+    def read_group_rows(self, group: sql.StoredGroup, **columns: Any) -> list[RecordRow]:
+        """Read the rows of a group, oldest first; only those with these values of columns, if given."""
+        conditions = vars(group.conditions)
+        return list(self.read_rows(operator_hash=group.operator_hash, **conditions, **columns))
 
     def find_digests(self, start: str) -> dict[str, int]:
         """Find the digests of schedules that begin so, each with the number of its last row."""
@@ -278,8 +276,8 @@ class RecordStore:
             self._connection.execute("delete from trials where id > ?", (kept,))
             self._connection.executemany(sql.INSERT_NUMBERED, numbered[kept:])
             repeats = self._connection.execute(sql.REPEATS).fetchall()
-            payloads = self._connection.execute(sql.REAL_PAYLOADS).fetchall()
-        return UnitedRows(len(before), len(after), repeats, payloads)
+            gpus = dict(self._connection.execute(sql.GPUS).fetchall())
+        return UnitedRows(len(before), len(after), repeats, gpus)
 
     @property
     def _display_name(self) -> str:

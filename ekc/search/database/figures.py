@@ -170,7 +170,7 @@ def combine_indexed_rows(store: RecordStore, group: StoredGroup) -> Iterator[Ind
 
 def refuse_figures(store: RecordStore, group: StoredGroup, digest: str) -> NoReturn:
     """Raise the `RecordError` of the damaged row of a schedule."""
-    for row in store.read_schedule_rows(group.operator_hash, digest):
+    for row in store.read_group_rows(group, schedule_digest=digest):
         row.to_measurement()
     raise RecordError(
         f"{store.path} is damaged: its index has other figures of schedule {digest} than its rows; restore a "

@@ -22,28 +22,20 @@ from ekc.search.database.figures import (
     group_by_schedule,
 )
 from ekc.search.database.query import read_operator
-from ekc.search.database.rows import RecordRow, StoredGroup, group_rows
+from ekc.search.database.rows import RecordRow, StoredGroup
 
 MAX_NAMED = 4
 """Operators or devices that one line names, at most."""
 
 
 @dataclass(frozen=True)
-class RecordGroup:
-    """The rows of one operator on one device, under the same conditions, oldest first."""
+class NamedGroup(StoredGroup):
+    """The rows of one operator under the same conditions, with the operator."""
 
+    text: str
+    """The operator as canonical JSON text."""
     operator: str
     """The operator in words, such as "matvec(A[64, 64] float32, x[64] float32)"."""
-    conditions: RecordConditions
-    rows: tuple[RecordRow, ...]
-
-    def list_schedules(self) -> list[ScheduleSummary]:
-        """List the schedules by energy, then those without by latency, then those that failed."""
-        found = [
-            ScheduleSummary(digest, rows[-1].created, combine_rows(rows))
-            for digest, rows in group_by_schedule(self.rows).items()
-        ]
-        return sorted(found, key=lambda one: one.rank)
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class GroupSummary:
     best energy may be of two schedules."""
 
     operator: str
-    """The operator in words, as `RecordGroup.operator`."""
+    """The operator in words, as `NamedGroup.operator`."""
     conditions: RecordConditions
     schedules: int
     timed: int
@@ -88,24 +80,30 @@ class ScheduleSummary:
         )
 
 
+def list_named_groups(store: RecordStore) -> list[NamedGroup]:
+    """List the groups of a record file from its index of figures, in the order of the first rows. Raises
+    `RecordError`, also for a file without a row."""
+    groups = sorted(store.list_groups(), key=attrgetter("first_id"))
+    if not groups:
+        raise RecordError(f"{store.path} is empty: no record was ever written to it")
+    texts = [store.read_row(one.first_id).key.operator for one in groups]
+    names = _name_operators(texts, str(store.path))
+    return [NamedGroup(**vars(one), text=x, operator=names[x]) for one, x in zip(groups, texts, strict=True)]
+
+
 def summarize_groups(path: str | Path) -> list[GroupSummary]:
     """Summarise a record file, in the order of the first rows, from its index of figures. Raises
     `RecordError`, also for a file without a row."""
     with RecordStore(path, create=False) as store:
-        groups = sorted(store.list_groups(), key=lambda one: one.first_id)
-        if not groups:
-            raise RecordError(f"{path} is empty: no record was ever written to it")
-        texts = [store.read_row(one.first_id).key.operator for one in groups]
-        names = _name_operators(texts, path)
-        return [_summarize(store, one, names[text]) for one, text in zip(groups, texts, strict=True)]
+        return [_summarize(store, one) for one in list_named_groups(store)]
 
 
-def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSummary:
+def _summarize(store: RecordStore, group: NamedGroup) -> GroupSummary:
     found = list(combine_indexed_rows(store, group))
     good = [one for one in found if one.ok and (one.latency_s or one.power_w)]
     failed = sum(not one.ok for one in found)
     return GroupSummary(
-        operator=operator,
+        operator=group.operator,
         conditions=group.conditions,
         schedules=len(good) + failed,
         timed=sum(one.latency_s is not None for one in found),
@@ -118,20 +116,13 @@ def _summarize(store: RecordStore, group: StoredGroup, operator: str) -> GroupSu
     )
 
 
-def read_groups(path: str | Path) -> list[RecordGroup]:
-    """Read a record file as groups, in the order of their first row. Raises `RecordError`."""
-    found = group_rows(read_rows(path))
-    names = _name_operators((text for text, _ in found), path)
-    return [RecordGroup(names[text], there, tuple(some)) for (text, there), some in found.items()]
-
-
-def read_rows(path: str | Path) -> list[RecordRow]:
-    """Read all rows of a record file, oldest first. Raises `RecordError`, also for a file without a row."""
-    with RecordStore(path, create=False) as store:
-        rows = list(store.read_rows())
-    if not rows:
-        raise RecordError(f"{path} is empty: no record was ever written to it")
-    return rows
+def list_schedules(store: RecordStore, group: NamedGroup) -> list[ScheduleSummary]:
+    """List the schedules of a group by energy, then those without by latency, then those that failed."""
+    found = [
+        ScheduleSummary(digest, some[-1].created, combine_rows(some))
+        for digest, some in group_by_schedule(store.read_group_rows(group)).items()
+    ]
+    return sorted(found, key=attrgetter("rank"))
 
 
 def _name_operators(texts: Iterable[str], path: str | Path) -> dict[str, str]:
@@ -139,36 +130,35 @@ def _name_operators(texts: Iterable[str], path: str | Path) -> dict[str, str]:
     return {text: str(read_operator(text, path)).splitlines()[0] for text in dict.fromkeys(texts)}
 
 
-def find_groups(groups: Sequence[RecordGroup], operator: str | None, path: str | Path) -> list[RecordGroup]:
+def find_groups(groups: Sequence[NamedGroup], operator: str | None, path: str | Path) -> list[NamedGroup]:
     """Find the groups of an operator, given as the canonical JSON text of its rows; None: of the only one in
     the file. Raises `InvalidInput`, which names those that are there."""
-    texts = dict.fromkeys(group.rows[0].key.operator for group in groups)
+    texts = dict.fromkeys(group.text for group in groups)
     names = list(dict.fromkeys(group.operator for group in groups))
     listed = "; ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])
     if operator is None and len(texts) > 1:
         raise InvalidInput(f"{path} holds {len(texts)} operators ({listed}); name one after it")
-    found = [group for group in groups if operator in (None, group.rows[0].key.operator)]
+    found = [group for group in groups if operator in (None, group.text)]
     if not found:
         raise InvalidInput(f"{path} holds no row of this operator; it holds {listed}")
     return found
 
 
-def find_schedule_groups(groups: Sequence[RecordGroup], digest: str, path: str | Path) -> list[RecordGroup]:
-    """Find the groups of the schedule whose digest begins so, each with its rows alone. Raises
-    `InvalidInput` for none and for several."""
-    digests = {row.key.schedule_digest for group in groups for row in group.rows}
-    found = sorted(one for one in digests if one.startswith(digest))
+def read_schedule_groups(
+    store: RecordStore, groups: Sequence[NamedGroup], start: str
+) -> list[tuple[NamedGroup, list[RecordRow]]]:
+    """Read the rows of the schedule whose digest begins so, by group. Raises `InvalidInput` for none and for
+    several."""
+    pairs = [(group, digest) for digest in sorted(store.find_digests(start)) for group in groups]
+    read = [(group, digest, store.read_group_rows(group, schedule_digest=digest)) for group, digest in pairs]
+    found = list(dict.fromkeys(digest for _, digest, rows in read if rows))
     if len(found) > 1:
-        raise InvalidInput(f"{digest!r} begins {len(found)} digests in {path}; give more of {found[0]}")
+        raise InvalidInput(f"{start!r} begins {len(found)} digests in {store.path}; give more of {found[0]}")
     if not found:
-        raise InvalidInput(f"{digest!r} begins no digest in {path}; ekc records show {path} lists them")
-    chosen = [
-        RecordGroup(
-            group.operator, group.conditions, tuple(r for r in group.rows if r.key.schedule_digest in found)
+        raise InvalidInput(
+            f"{start!r} begins no digest in {store.path}; ekc records show {store.path} lists them"
         )
-        for group in groups
-    ]
-    return [group for group in chosen if group.rows]
+    return [(group, rows) for group, _, rows in read if rows]
 
 
 CSV_COLUMNS = {
@@ -214,7 +204,10 @@ are the ends of 95 % intervals. A cell is empty where a row has no such figure: 
 def format_csv(path: str | Path) -> str:
     """Format the measurements of a record file as CSV with `CSV_COLUMNS` and the readings of observers, one
     line per row. The samples and the steps of the schedules are left out. Raises `RecordError`."""
-    rows = read_rows(path)
+    with RecordStore(path, create=False) as store:
+        rows = list(store.read_rows())
+    if not rows:
+        raise RecordError(f"{path} is empty: no record was ever written to it")
     names = _name_operators((row.key.operator for row in rows), path)
     text, listed = io.StringIO(), [list_measurement(row) for row in rows]
     columns = dict.fromkeys([*CSV_COLUMNS, *(name for one in listed for name in one)])

@@ -7,18 +7,17 @@ number of merges. All of it is one step: a merge that is killed leaves the file 
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ekc.argument_checks import check_path, format_value
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.database.database import EmptyRecordError, RecordStore
+from ekc.search.database.database import EmptyRecordError, RecordStore, UnitedRows
 from ekc.search.database.record_file import check_record_path
 from ekc.search.database.rows import StoredValues
 from ekc.tables import count_nouns
@@ -49,15 +48,15 @@ class MergeReport:
 
     into: str
     sources: tuple[SourceRows, ...]
-    rows: int = 0
+    rows: int
     """Rows in the merged file."""
-    added: int = 0
+    added: int
     """Rows that the merged file did not have before."""
-    repeated: int = 0
+    repeated: int
     """Measurements with more than one row: made again under the same conditions."""
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[Conflict, ...]
     """Repeated measurements whose rows differ in their figures or status."""
-    gpus: dict[str, int] = field(default_factory=dict)
+    gpus: dict[str, int]
     """Number of GPUs, by UUID, that measured the rows of each real device."""
 
     def to_json(self) -> dict[str, Any]:
@@ -100,8 +99,16 @@ def merge_records(sources: Sequence[str | Path], into: str | Path) -> MergeRepor
         raise InvalidInput("sources: no file is given; name at least one record file")
     check_path("into", into)
     found = [(str(check_path("sources", path)), _read_source(path)) for path in sources]
-    report = MergeReport(str(into), tuple(SourceRows(path, len(some)) for path, some in found))
-    return _write_rows(Path(into), [row for _, some in found for row in some], report)
+    united = _write_rows(Path(into), [row for _, some in found for row in some])
+    return MergeReport(
+        into=str(into),
+        sources=tuple(SourceRows(path, len(some)) for path, some in found),
+        rows=united.after,
+        added=united.after - united.before,
+        repeated=len(united.repeats),
+        conflicts=tuple(Conflict(*one[:4]) for one in united.repeats if one[4] > 1),
+        gpus=united.gpus,
+    )
 
 
 def _read_source(path: str | Path) -> list[StoredValues]:
@@ -115,43 +122,22 @@ def _read_source(path: str | Path) -> list[StoredValues]:
     return rows
 
 
-def _write_rows(into: Path, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
-    """Add rows to a file, as `RecordStore.unite`, and complete the report."""
+def _write_rows(into: Path, rows: Sequence[StoredValues]) -> UnitedRows:
+    """Add rows to a file, as `RecordStore.unite`."""
     check_record_path(into, create=True)
     if not into.exists():
         if not rows:
             raise RecordError(f"there is no row to merge, so {into} is not made")
         try:
-            return _write_new_file(into, rows, report)
+            return _write_new_file(into, rows)
         except FileExistsError:
             # Another process made it meanwhile.
             pass
     with RecordStore(into) as store:
-        return _unite(store, rows, report)
+        return store.unite(rows)
 
 
-def _unite(store: RecordStore, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
-    """Add rows to a file, and complete the report by what it holds then."""
-    found = store.unite(rows)
-    conflicts = [
-        Conflict(kind, digest, device, count)
-        for kind, digest, device, count, different in found.repeats
-        if different > 1
-    ]
-    gpus: dict[str, set[str]] = {}
-    for device, payload in found.payloads:
-        gpus.setdefault(device, set()).add(_read_gpu(payload))
-    return replace(
-        report,
-        rows=found.after,
-        added=found.after - found.before,
-        repeated=len(found.repeats),
-        conflicts=tuple(conflicts),
-        gpus={device: len(some - {""}) for device, some in sorted(gpus.items())},
-    )
-
-
-def _write_new_file(into: Path, rows: Sequence[StoredValues], report: MergeReport) -> MergeReport:
+def _write_new_file(into: Path, rows: Sequence[StoredValues]) -> UnitedRows:
     """Write a record file in a folder beside `into`, and give it its name when it is complete. Raises
     FileExistsError if `into` exists by then."""
     try:
@@ -159,7 +145,7 @@ def _write_new_file(into: Path, rows: Sequence[StoredValues], report: MergeRepor
             new = Path(folder) / "new.db"
             try:
                 with RecordStore(new) as store:
-                    written = _unite(store, rows, report)
+                    written = store.unite(rows)
             except RecordError as problem:
                 raise RecordError(str(problem).replace(str(new), str(into))) from problem
             _move_new_file(new, into)
@@ -183,9 +169,3 @@ def _move_new_file(new: Path, into: Path) -> None:
         if into.exists():
             raise FileExistsError(into) from None
         new.rename(into)
-
-
-def _read_gpu(payload: str) -> str:
-    """UUID of the GPU of a measurement; "" if the row does not have it."""
-    conditions = json.loads(payload).get("conditions")
-    return str(conditions.get("gpu", "")) if isinstance(conditions, dict) else ""

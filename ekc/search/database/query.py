@@ -243,8 +243,7 @@ def _read_trial(
 ) -> Trial | None:
     """Read the rows of a schedule in a group; None where they cannot be used, with the reason in `left_out`.
     Raises `RecordError` where the rows say other figures than the index."""
-    every = store.read_schedule_rows(group.operator_hash, indexed.digest)
-    (rows,) = group_by_schedule(row for row in every if row.key.conditions == group.conditions).values()
+    rows = store.read_group_rows(group, schedule_digest=indexed.digest)
     try:
         trial = _rows_to_candidate(rows).to_trial()
     except (InvalidInput, ScheduleError) as problem:

@@ -163,13 +163,18 @@ DIGESTS = (
     "select schedule_digest, max(id) from trials where substr(schedule_digest, 1, length(?)) = ? "
     "group by schedule_digest"
 )
-IDS_OF_SCHEDULE = "select id from trials where operator_hash = ? and schedule_digest = ? order by id"
 REPEATS = (
     "select kind, schedule_digest, device, count(*), count(distinct payload || status) from trials "
     f"group by {', '.join(_IDENTITY)} having count(*) > 1 order by min(id)"
 )
 """Measurements with several rows: number of rows, and of different figures."""
-REAL_PAYLOADS = "select device, payload from trials where kind in ('timing', 'metering') and not simulated"
+_AFTER_GPU = 'substr(payload, nullif(instr(payload, \'"gpu":"\'), 0) + 7)'
+"""SQL of a payload from the UUID of its GPU on; null where it has none."""
+GPUS = (
+    f"select device, count(distinct nullif(substr({_AFTER_GPU}, 1, instr({_AFTER_GPU}, '\"') - 1), '')) "
+    "from trials where kind in ('timing', 'metering') and not simulated group by device order by device"
+)
+"""Number of GPUs of each real device."""
 _NAMES = ", ".join(COLUMNS)
 INSERT = f"insert into trials ({_NAMES}) values ({', '.join('?' * len(COLUMNS))})"
 INSERT_NUMBERED = f"insert into trials (id, {_NAMES}) values (?, {', '.join('?' * len(COLUMNS))})"

@@ -26,7 +26,7 @@ class TableAcquisition(Acquisition):
 
     def __init__(self, table: MeasurementTable, space: TableSpace) -> None:
         self.space, self.gaussian_process = space, FeatureProcess()
-        self._features = space.get_row_features(np.arange(len(table.figures))).astype(np.float64)
+        self._features = space.features.astype(np.float64)
         mean = np.zeros(len(table.figures))
         self._set_figures(PredictedFigures(mean, mean + 1.0, 0.0))
 

@@ -20,8 +20,7 @@ from ekc.devices.recording import RecordedRow, Recording
 from ekc.errors import InvalidInput
 from ekc.file_limits import parse_json
 from ekc.ir.operator import Operator
-from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
-from ekc.search.data.result import COMPILE_FAILURE_PREFIX
+from ekc.search.data.result import COMPILE_FAILURE_PREFIX, REJECTED_VERDICTS
 from ekc.search.replay.table_space import MeasurementTable, make_table, parse_figure
 
 SCHEMA_VERSION = "1.0.0"
@@ -61,7 +60,7 @@ def _row_to_json(row: RecordedRow) -> dict[str, Any]:
         "configuration": _make_configuration(row),
         "times": {"runtimes": [1e3 * s for s in timing.samples_s] if timing else []},
         "invalidity": _get_invalidity(row),
-        "correctness": int(not row.checked.startswith((WRONG_RESULT, UNSAFE_KERNEL))),
+        "correctness": int(not row.checked.startswith(REJECTED_VERDICTS)),
         "measurements": [{"name": n, "value": v, "unit": FIGURE_UNITS[n]} for n, v in measured],
         "objectives": ["energy" if metering else "time"],
     }
@@ -90,7 +89,7 @@ def _collect_numbers(name: str, value: Any) -> dict[str, int]:
 
 
 def _get_invalidity(row: RecordedRow) -> str:
-    if row.checked.startswith((WRONG_RESULT, UNSAFE_KERNEL)):
+    if row.checked.startswith(REJECTED_VERDICTS):
         return "correctness"
     if row.timings:
         return "correct"

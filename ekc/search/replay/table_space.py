@@ -105,7 +105,8 @@ class TableSpace:
         self._sorted_keys = keys[self._sorted_rows]
         axes = zip(self.genes.T, self._radix_weights, strict=True)
         self._axis_lines = [_group_lines(keys - genes * weight, genes) for genes, weight in axes]
-        self._features = compute_table_features(table.settings)
+        self.features = compute_table_features(table.settings)
+        """[n, features] Features of the rows."""
 
     def sample(self, random: np.random.Generator, count: int) -> Population:
         """Sample rows uniformly."""
@@ -159,10 +160,6 @@ class TableSpace:
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
         """Compute one number per combination of values, in mixed radix."""
         return np.asarray(population.genes @ self._radix_weights)
-
-    def get_row_features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the features of rows."""
-        return self._features[rows]
 
     def _make_population(self, rows: NDArray[np.int64]) -> Population:
         return Population(np.zeros(len(rows), dtype=np.int64), self.genes[rows])

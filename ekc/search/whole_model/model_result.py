@@ -248,17 +248,16 @@ class ModelResult:
         """Make the page that `report` writes. Raises `InvalidInput` where plotly is not installed."""
         from ekc.report.page import make_report
         from ekc.report.theme import import_plotly
-        from ekc.search.run_data.from_result import collect_plan, collect_run
+        from ekc.search.run_data.from_result import collect_run
 
         import_plotly()
-        plan = collect_plan(self.plan) if self.plan else None
         runs = [
             replace(collect_run(x.result), layer=x.layer.name, calls=x.layer.count)
             for x in self.layers
             if x.result is not None
         ]
         absent = [f"{x.layer.name}: {x.failure}" for x in self.layers if x.result is None]
-        return make_report(runs, f"Layers of {self.model.name}", absent, plan)
+        return make_report(runs, f"Layers of {self.model.name}", absent, self.plan)
 
     def __repr__(self) -> str:
         totals = "; ".join(format_total(total) for total in self.totals)
