@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.output import json_option, print_result
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
@@ -25,11 +25,8 @@ def doctor(as_json: bool) -> int:
     Changes nothing. Status 1 without NVRTC.
     """
     facts = _collect_facts()
-    if as_json:
-        print_json(facts)
-    else:
-        lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
-        print_text("\n".join(lines))
+    lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
+    print_result(facts if as_json else "\n".join(lines))
     return 0 if facts["nvrtc"]["version"] else 1
 
 

@@ -24,7 +24,7 @@ from ekc.cli.govern_options import (
     read_defaults,
     run_daemon_command,
 )
-from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
+from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_result
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _restore_settings() -> int:
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
-    print_text("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
+    print_result("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
     return 1 if any(x.problem for x in restored) else 0
 
 

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from ekc.argument_checks import check_choice
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.output import FILE, log, print_text
+from ekc.cli.output import FILE, log, print_result
 from ekc.errors import InvalidInput
 from ekc.file_limits import parse_toml, read_plain_file
 
@@ -276,7 +276,7 @@ def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str 
     if print_unit is not None:
         from ekc.devices.clocks.daemon.server import format_unit
 
-        print_text(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
+        print_result(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
         return 0
     from ekc.devices.clocks.daemon.server import run_daemon
 

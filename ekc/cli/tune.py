@@ -29,8 +29,7 @@ from ekc.cli.output import (
     log_lost_kernels,
     out_option,
     prepare_library_folder,
-    print_json,
-    print_text,
+    print_result,
 )
 from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.sources import choice_options, model_option, read_model, target_option
@@ -285,10 +284,11 @@ def _tune_one(
     result = arguments.run_tuning(op, event_log)
     with log_lost_kernels(folder, name):
         paths = result.export(folder, name, cubin=target.cubin)
-    if as_json:
-        print_json(result.to_json() | {"exported": [str(p) for p in paths]})
-    else:
-        print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
+    print_result(
+        result.to_json() | {"exported": [str(p) for p in paths]}
+        if as_json
+        else f"{result.summary()}\n\n{format_library(folder, name, paths)}"
+    )
     write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         from ekc.search.run_data.from_result import collect_run
@@ -324,10 +324,11 @@ def tune_layers(
     library = result.make_bundle(name)
     with log_lost_kernels(folder, name):
         paths = write_bundle(library, folder, cubin=target.cubin)
-    if as_json:
-        print_json(_to_json(result, library, paths))
-    else:
-        print_text(f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}")
+    print_result(
+        _to_json(result, library, paths)
+        if as_json
+        else f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}"
+    )
     write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         page = result.make_report()
