@@ -71,6 +71,8 @@ class GovernedJob(Protocol):
     """A job that is governed until it ends."""
 
     pid: int
+    pause: PauseContext
+    """The context in which the governor stops."""
 
     def read_variable(self, name: str) -> str | None:
         """Variable of the job's environment; None if it is not set or may not be read."""
@@ -87,9 +89,6 @@ class GovernedJob(Protocol):
     def restore_signals(self) -> None:
         """Restore the previous signal handlers."""
 
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-
 
 class CommandJob:
     """A command, started with the governor's terminal, process group, files and environment.
@@ -100,7 +99,7 @@ class CommandJob:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._pause: PauseContext = nullcontext
+        self.pause: PauseContext = nullcontext
         self._previous_handlers: dict[int, SignalHandler] = {}
         self._pending_signals: list[int] = []
         """Signals that were received, but neither passed on nor dropped yet."""
@@ -154,10 +153,6 @@ class CommandJob:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-        self._pause = pause
-
     def read_variable(self, name: str) -> str | None:
         """Variable of the governor's environment, which the command inherited."""
         return os.environ.get(name)
@@ -178,7 +173,7 @@ class CommandJob:
         while not self._has_ended(POLL_S):
             self._take_blocked_signals()
             if self._read_stop_signal() == signal.SIGTTOU:
-                with self._pause():
+                with self.pause():
                     stop_beside(self.pid)
 
     def _has_ended(self, seconds: float) -> bool:
@@ -221,7 +216,7 @@ class CommandJob:
             if number not in STOP_SIGNALS or self._has_ended(0):
                 self._forward_signal()
                 continue
-            with self._pause():
+            with self.pause():
                 self._stop_with_command(number, is_sent_to_all=not self._forward_signal())
         self._is_forwarding = False
 
@@ -327,7 +322,7 @@ class AttachedJob:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._has_left = threading.Event()
-        self._pause: PauseContext = nullcontext
+        self.pause: PauseContext = nullcontext
         # Ignored signals (nohup) stay ignored.
         self._previous_handlers = {
             number: signal.signal(number, self._leave)
@@ -338,10 +333,6 @@ class AttachedJob:
         self._previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*self._stop_signals, signal.SIGCONT))
         # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-        self._pause = pause
 
     def read_variable(self, name: str) -> str | None:
         """Variable of the environment with which the process began; for the parent process, as it is now."""
@@ -386,7 +377,7 @@ class AttachedJob:
     def _stop(self) -> None:
         """Stop the governor alone, unless it was continued meanwhile; the process was started by another, who
         stops it or not."""
-        with self._pause():
+        with self.pause():
             if signal.SIGCONT not in signal.sigpending():
                 os.kill(os.getpid(), signal.SIGSTOP)
 
