@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +85,6 @@ def write_text_file(option: str, path: Path, text: str) -> None:
         raise InvalidInput(
             f"{option}: cannot write {path} ({reason}); name a file in a folder that exists"
         ) from None
-
-
-@dataclass(frozen=True)
-class LibraryTarget:
-    """Where a C++ library is written, under which name, and how."""
-
-    out: Path | None
-    """Its folder; by default one named after it."""
-    name: str | None
-    """Its name; by default that of the operator or file."""
-    cubin: bool
-    """Whether machine code is embedded."""
 
 
 def prepare_library_folder(out: Path | None, name: str) -> Path:

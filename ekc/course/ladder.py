@@ -16,7 +16,7 @@ import numpy as np
 from ekc import devices
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.launch_counts import Occupancy, compute_occupancy
-from ekc.devices.simulated.specs import Capability, find_spec
+from ekc.devices.simulated.specs import SPECS, Capability
 from ekc.emulator import Counters
 from ekc.emulator.launch import launch
 from ekc.errors import InvalidInput
@@ -137,9 +137,7 @@ def occupancy(schedule: Schedule) -> Occupancy:
 @cache
 def find_capability() -> Capability:
     """Resources of an SM of the device of the course."""
-    spec = find_spec(DEVICE.partition("@")[0])
-    assert spec is not None
-    return spec.capability
+    return SPECS[DEVICE.partition("@")[0]].capability
 
 
 @cache
