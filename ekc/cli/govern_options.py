@@ -1,5 +1,5 @@
-"""What the options of `ekc govern` mean together: those that say what is wanted (objective, caps, deadline,
-price), those of its daemon, and their defaults from files and from the environment.
+"""The policy that the options of `ekc govern` make together (objective, caps, deadline, price), those of its
+daemon, and their defaults from files and from the environment.
 
 A value counts in this order: command line, environment (EKC_GOVERN_...), the user's file or `--config FILE`,
 the file of the system. Keys of a file are the names of options: `max-slowdown = 0.03`."""

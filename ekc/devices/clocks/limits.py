@@ -266,7 +266,7 @@ class LimitSetter(NvmlLimitReader):
 
 
 class GovernedLimits:
-    """What the actuators of a `LeaseKeeper` have in common: the limits of one GPU, and the last request."""
+    """Base of the actuators of a `LeaseKeeper`: the limits of one GPU, and the last request."""
 
     simulated = False
 
