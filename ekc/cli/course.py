@@ -22,14 +22,15 @@ def list_command(as_json: bool) -> None:
     from ekc.course.lessons import list_lessons
 
     lessons = list_lessons()
-    if as_json:
-        names = ("number", "title", "minutes", "exercises")
-        print_result({"lessons": [{name: getattr(x, name) for name in names} for x in lessons]})
-        return
+    names = ("number", "title", "minutes", "exercises")
     rows = [(f"{x.number}. {x.title}", ", ".join(x.exercises), str(x.minutes)) for x in lessons]
     table = format_table(("lesson", "exercises", "minutes"), rows, label_count=2)
     minutes = sum(x.minutes for x in lessons)
-    print_result(f"{table}\n\n{minutes} minutes in all. Lay them out with: ekc course copy DIR")
+    print_result(
+        {"lessons": [{name: getattr(x, name) for name in names} for x in lessons]}
+        if as_json
+        else f"{table}\n\n{minutes} minutes in all. Lay them out with: ekc course copy DIR"
+    )
 
 
 @course.command()
@@ -92,8 +93,9 @@ def grade(submissions: tuple[Path, ...], csv_file: Path | None, time_limit: floa
     grades = grade_all(submissions, time_limit)
     if csv_file is not None:
         write_text_file("--csv", csv_file, format_csv(grades))
-    if as_json:
-        print_result({"grades": [one.to_json() for one in grades]})
-        return
     notes = [f"{one.student}: {note}" for one in grades for note in one.notes]
-    print_result("\n".join([format_grades(grades), *([""] if notes else []), *notes]))
+    print_result(
+        {"grades": [one.to_json() for one in grades]}
+        if as_json
+        else "\n".join([format_grades(grades), *([""] if notes else []), *notes])
+    )

@@ -33,15 +33,16 @@ def show(file: Path, as_json: bool) -> None:
 
     found = read_recording(file)
     facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
-    if as_json:
-        origin = found.origin
-        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
-        print_result({"device": device, "driver": origin.driver, "operators": facts})
-        return
+    origin = found.origin
+    device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
     heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
     rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
-    title = f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
-    print_result(format_table(heads, rows, title))
+    title = f"{origin.description}, {origin.driver}, {origin.clock_regime}"
+    print_result(
+        {"device": device, "driver": origin.driver, "operators": facts}
+        if as_json
+        else format_table(heads, rows, title)
+    )
 
 
 def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:

@@ -285,16 +285,17 @@ def _print_schedule(file: Path, groups: Sequence[RecordGroup], as_json: bool) ->
 
     schedule = require_schedule(groups[0].rows[0])
     measured = [[list_measurement(row) for row in group.rows] for group in groups]
-    if as_json:
-        steps = [step.to_json() for step in schedule.steps]
-        heads = {"file": str(file), "operator": groups[0].operator, "digest": schedule.digest}
-        print_result(heads | {"schedule": steps, "rows": [*chain.from_iterable(measured)]})
-        return
+    heads = {"file": str(file), "operator": groups[0].operator, "digest": schedule.digest}
+    steps = [step.to_json() for step in schedule.steps]
     tables = [
         _format_measurements(f"{file}: {group.operator} on {group.conditions}", found)
         for group, found in zip(groups, measured, strict=True)
     ]
-    print_result("\n\n".join([*tables, schedule.to_python()]))
+    print_result(
+        heads | {"schedule": steps, "rows": [*chain.from_iterable(measured)]}
+        if as_json
+        else "\n\n".join([*tables, schedule.to_python()])
+    )
 
 
 def _format_measurements(title: str, found: Sequence[dict[str, Any]]) -> str:
