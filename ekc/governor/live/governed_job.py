@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.processes.group_signals import (
@@ -67,29 +67,6 @@ class CommandStartError(InvalidInput):
         self.exit_status = 127 if is_missing else 126
 
 
-class GovernedJob(Protocol):
-    """A job that is governed until it ends."""
-
-    pid: int
-    pause: PauseContext
-    """The context in which the governor stops."""
-
-    def read_variable(self, name: str) -> str | None:
-        """Variable of the job's environment; None if it is not set or may not be read."""
-
-    def is_running(self) -> bool:
-        """Whether the job is still running."""
-
-    def wait(self) -> int:
-        """Wait until the job ends or the governor leaves it; returns the exit status for the governor."""
-
-    def stop_waiting(self) -> None:
-        """Stop waiting for a process that the governor did not start: there is nothing to govern."""
-
-    def restore_signals(self) -> None:
-        """Restore the previous signal handlers."""
-
-
 class CommandJob:
     """A command, started with the governor's terminal, process group, files and environment.
 
@@ -100,6 +77,7 @@ class CommandJob:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.pause: PauseContext = nullcontext
+        """The context in which the governor stops."""
         self._previous_handlers: dict[int, SignalHandler] = {}
         self._pending_signals: list[int] = []
         """Signals that were received, but neither passed on nor dropped yet."""
@@ -323,6 +301,7 @@ class AttachedJob:
         self.pid = pid
         self._has_left = threading.Event()
         self.pause: PauseContext = nullcontext
+        """The context in which the governor stops."""
         # Ignored signals (nohup) stay ignored.
         self._previous_handlers = {
             number: signal.signal(number, self._leave)
@@ -380,6 +359,10 @@ class AttachedJob:
         with self.pause():
             if signal.SIGCONT not in signal.sigpending():
                 os.kill(os.getpid(), signal.SIGSTOP)
+
+
+GovernedJob = CommandJob | AttachedJob
+"""A job that is governed until it ends, or until the governor leaves it."""
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:
