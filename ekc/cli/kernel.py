@@ -269,14 +269,13 @@ def _list_machine_accesses(
 
 
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
-    from ekc.devices.simulated.launch_counts import compute_occupancy
+    from ekc.devices.simulated.launch_counts import compute_launch_occupancy
     from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(device.name)
     if spec is None:
         return {}
-    shared = resources.shared_bytes + launch.shared_bytes
-    found = compute_occupancy(spec.capability, prod(launch.block), resources.registers, shared)
+    found = compute_launch_occupancy(spec.capability, launch, resources)
     limit = spec.capability.warps_per_sm
     return {"blocks": found.blocks, "warps": found.warps, "of_warps": limit, "limited_by": found.limited_by}
 
