@@ -22,9 +22,10 @@ from collections.abc import Callable
 import numpy as np
 import pynvml
 
+from ekc.devices.cuda.gpu import NvmlBoard
 from ekc.devices.metering.meter import CompletedCalls, MeteringWindow, meter_kernel
 from ekc.devices.nvml.library import list_uuids
-from ekc.devices.nvml.sensors import GpuSensors, NvmlBoard
+from ekc.devices.nvml.sensors import GpuSensors
 
 small, large = np.ones((64, 64), np.float32), np.ones((128, 128), np.float32)
 CALLABLES: dict[str, Callable[[], object]] = {

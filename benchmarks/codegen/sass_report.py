@@ -192,8 +192,7 @@ def _compute_bytes_in_flight(found: Account, kernel: CompiledKernel, number: int
     launch, resources = kernel.launches[number], kernel.resources[number]
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     shared = max(launch.shared_bytes, resources.shared_bytes)
-    spec = specs.find_spec(target)
-    assert spec is not None
+    spec = specs.SPECS[target]
     fits = compute_occupancy(spec.capability, threads, resources.registers, shared)
     return found.bytes_in_flight * threads * fits.blocks
 

@@ -49,7 +49,7 @@ from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
 from ekc.devices.simulated.memory_traffic import compute_compulsory_bytes
 from ekc.devices.simulated.operating_point import compute_work
-from ekc.devices.simulated.specs import GpuSpec, find_spec
+from ekc.devices.simulated.specs import SPECS, GpuSpec
 from ekc.errors import DeviceError, EkcError
 from ekc.ptx.counting.counts import HALF_SUMS
 
@@ -88,8 +88,7 @@ def time_row(row: ForeignRow, kernel: CompiledKernel) -> Timed:
     """Predict a row, at the boost clock whatever the power: a kernel is timed before the cap acts, as an H100
     showed (kernels that metering finds at 1.6 GHz are timed at 1.98). Raises `DeviceError` where the device
     cannot run it."""
-    spec = find_spec(CARDS[row.card].device)
-    assert spec is not None
+    spec = SPECS[CARDS[row.card].device]
     work = compute_work(spec, kernel, get_launch_profiles(kernel), has_residual=False)
     found = [estimate_latency(spec, *one, spec.boost_mhz) for one in work.launches]
     parts = {

@@ -21,7 +21,7 @@ from ekc.devices.simulated.events import Events
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.devices.simulated.launch_counts import get_launch_profiles
 from ekc.devices.simulated.operating_point import compute_work
-from ekc.devices.simulated.specs import GpuSpec, find_spec
+from ekc.devices.simulated.specs import SPECS, GpuSpec
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.operator import Operator
@@ -94,8 +94,7 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
     model = find_model(name)
     if model is None:
         raise InvalidInput(f"there is no simulated model of {name}")
-    spec = find_spec(model.name)
-    assert spec is not None
+    spec = SPECS[model.name]
     measured = list(_read_kernels(folder).values())
     jobs = [(spec.name, one) for one in measured]
     with ProcessPoolExecutor(count_cores(), multiprocessing.get_context("spawn")) as pool:
@@ -195,8 +194,7 @@ def _read_timed(folder: Folder) -> Iterator[Measured]:
 
 def _simulate(job: tuple[str, Measured]) -> OwnRow:
     name, one = job
-    spec = find_spec(name)
-    assert spec is not None
+    spec = SPECS[name]
     kernel = compile_schedule(one.schedule, spec.arch, spec.limits())
     work = compute_work(spec, kernel, get_launch_profiles(kernel), has_residual=False)
     figures = analyse_program(one.schedule.program, spec.limits())

@@ -21,7 +21,12 @@ from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated import power, specs
 from ekc.devices.simulated.events import Events, count_events
 from ekc.devices.simulated.latency import FITTED_CONSTANTS, LatencyConstants, estimate_latency
-from ekc.devices.simulated.launch_counts import LaunchProfile, Occupancy, compute_occupancy, profile_kernel
+from ekc.devices.simulated.launch_counts import (
+    LaunchProfile,
+    Occupancy,
+    compute_launch_occupancy,
+    profile_kernel,
+)
 from ekc.devices.simulated.memory_traffic import SimulatedTraffic
 from ekc.devices.simulated.operating_point import KernelWork as Todo
 from ekc.devices.simulated.operating_point import SteadyState, find_steady_state
@@ -47,9 +52,7 @@ class Recording:
     @property
     def spec(self) -> GpuSpec:
         """Its GPU."""
-        found = specs.find_spec(self.device)
-        assert found is not None
-        return found
+        return specs.SPECS[self.device]
 
 
 LATENCY = (
@@ -158,9 +161,7 @@ def compute_works(
 
 
 def _make_work(spec: GpuSpec, launch: Launch, resources: Resources, ran: LaunchProfile) -> Work | None:
-    shared = launch.shared_bytes + resources.shared_bytes
-    threads = launch.block[0] * launch.block[1]
-    resident = compute_occupancy(spec.capability, threads, resources.registers, shared)
+    resident = compute_launch_occupancy(spec.capability, launch, resources)
     if resident.blocks == 0:
         return None
     return Work(count_events(spec, launch, resources, ran, resident), resident, resources.registers)

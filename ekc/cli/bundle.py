@@ -23,8 +23,7 @@ from ekc.cli.output import (
     log_lost_kernels,
     out_option,
     prepare_library_folder,
-    print_json,
-    print_text,
+    print_result,
 )
 from ekc.cli.sources import (
     READER_OPTIONS,
@@ -108,13 +107,10 @@ def bundle(
         log(f"ekc: warning: {line}")
     with log_lost_kernels(out, name):
         paths = write_bundle(found.bundle, ensure_writable(out), cubin=cubin)
-    if as_json:
-        written = [str(p) for p in paths]
-        functions = describe_functions(found.bundle)
-        print_json({"functions": functions, "missing": list(found.missing), "written": written})
-        return
+    functions = describe_functions(found.bundle)
+    facts = {"functions": functions, "missing": found.missing, "written": [str(p) for p in paths]}
     contents = format_functions(found.bundle) + format_contents(found.bundle)
-    print_text(f"{contents}\n\n{format_library(out, name, paths)}")
+    print_result(facts if as_json else f"{contents}\n\n{format_library(out, name, paths)}")
 
 
 def _name_layers(file: Path | None, dtype: str | None, inputs: tuple[str, ...]) -> list[NamedOperator] | None:
@@ -196,10 +192,8 @@ def export(source: ScheduleSource, out: Path | None, name: str | None, cubin: bo
     board = TargetBoard(device.name, device.arch, device.simulated, device.limits.sms)
     with log_lost_kernels(folder, name):
         paths = write_library([choice], board, folder, limits=device.limits, name=name, cubin=cubin)
-    if as_json:
-        print_json({"digest": found.schedule.digest, "exported": [str(p) for p in paths]})
-    else:
-        print_text(format_library(folder, name, paths))
+    facts = {"digest": found.schedule.digest, "exported": [str(p) for p in paths]}
+    print_result(facts if as_json else format_library(folder, name, paths))
 
 
 def _make_choice(found: LocatedSchedule, device: Device) -> KernelChoice:

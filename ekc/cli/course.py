@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ekc.cli.output import FILE, ensure_writable, json_option, print_json, print_text, write_text_file
+from ekc.cli.output import FILE, ensure_writable, json_option, print_result, write_text_file
 from ekc.tables import format_table
 
 
@@ -22,13 +22,15 @@ def list_command(as_json: bool) -> None:
     from ekc.course.lessons import list_lessons
 
     lessons = list_lessons()
-    if as_json:
-        names = ("number", "title", "minutes", "exercises")
-        print_json({"lessons": [{name: getattr(x, name) for name in names} for x in lessons]})
-        return
+    names = ("number", "title", "minutes", "exercises")
     rows = [(f"{x.number}. {x.title}", ", ".join(x.exercises), str(x.minutes)) for x in lessons]
-    print_text(format_table(("lesson", "exercises", "minutes"), rows, label_count=2))
-    print_text(f"\n{sum(x.minutes for x in lessons)} minutes in all. Lay them out with: ekc course copy DIR")
+    table = format_table(("lesson", "exercises", "minutes"), rows, label_count=2)
+    minutes = sum(x.minutes for x in lessons)
+    print_result(
+        {"lessons": [{name: getattr(x, name) for name in names} for x in lessons]}
+        if as_json
+        else f"{table}\n\n{minutes} minutes in all. Lay them out with: ekc course copy DIR"
+    )
 
 
 @course.command()
@@ -42,11 +44,12 @@ def copy(folder: Path, as_json: bool) -> None:
     from ekc.course.lessons import copy_lessons
 
     files = copy_lessons(folder)
-    if as_json:
-        print_json({"files": [str(path) for path in files]})
-        return
     notebooks = [path for path in files if path.suffix == ".ipynb"]
-    print_text(f"{len(notebooks)} notebooks in {folder}; start with: jupyter lab {notebooks[0]}")
+    print_result(
+        {"files": [str(path) for path in files]}
+        if as_json
+        else f"{len(notebooks)} notebooks in {folder}; start with: jupyter lab {notebooks[0]}"
+    )
 
 
 @course.command()
@@ -57,10 +60,11 @@ def solutions(folder: Path, as_json: bool) -> None:
     from ekc.course.lessons import SOLUTIONS, copy_lessons
 
     files = copy_lessons(folder, SOLUTIONS)
-    if as_json:
-        print_json({"files": [str(path) for path in files]})
-        return
-    print_text(f"solutions of {sum(path.suffix == '.ipynb' for path in files)} lessons in {folder}")
+    print_result(
+        {"files": [str(path) for path in files]}
+        if as_json
+        else f"solutions of {sum(path.suffix == '.ipynb' for path in files)} lessons in {folder}"
+    )
 
 
 @course.command()
@@ -89,10 +93,9 @@ def grade(submissions: tuple[Path, ...], csv_file: Path | None, time_limit: floa
     grades = grade_all(submissions, time_limit)
     if csv_file is not None:
         write_text_file("--csv", csv_file, format_csv(grades))
-    if as_json:
-        print_json({"grades": [one.to_json() for one in grades]})
-        return
-    print_text(format_grades(grades))
     notes = [f"{one.student}: {note}" for one in grades for note in one.notes]
-    if notes:
-        print_text("\n" + "\n".join(notes))
+    print_result(
+        {"grades": [one.to_json() for one in grades]}
+        if as_json
+        else "\n".join([format_grades(grades), *([""] if notes else []), *notes])
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ekc.cli.output import json_option, print_json, print_text
+from ekc.cli.output import json_option, print_result
 from ekc.errors import EkcError, InvalidInput
 from ekc.version import __version__
 
@@ -25,17 +25,14 @@ def doctor(as_json: bool) -> int:
     Changes nothing. Status 1 without NVRTC.
     """
     facts = _collect_facts()
-    if as_json:
-        print_json(facts)
-    else:
-        lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
-        print_text("\n".join(lines))
+    lines = (f"{name:12}{_format_fact(value)}" for name, value in _flatten_gpus(facts).items())
+    print_result(facts if as_json else "\n".join(lines))
     return 0 if facts["nvrtc"]["version"] else 1
 
 
 def _collect_facts() -> dict[str, Any]:
     from ekc.cli.doctor_gpus import describe_gpus
-    from ekc.devices.simulated import specs
+    from ekc.devices.simulated.specs import SPECS
 
     nvrtc = _describe_nvrtc()
     return {
@@ -45,7 +42,9 @@ def _collect_facts() -> dict[str, Any]:
         "gpu": describe_gpus(nvrtc["version"], nvrtc.get("archs", [])),
         "cache": _describe_cache(),
         "packages": {name: _find_version(name) for name in _PACKAGES},
-        "simulated": {name: _describe_spec(name) for name in specs.list_names()},
+        "simulated": {
+            name: f"{spec.arch}, {spec.sms} SMs, fixed {spec.fixed_mhz} MHz" for name, spec in SPECS.items()
+        },
     }
 
 
@@ -90,14 +89,6 @@ def _find_version(package: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return "not installed"
-
-
-def _describe_spec(name: str) -> str:
-    from ekc.devices.simulated.specs import find_spec
-
-    spec = find_spec(name)
-    assert spec is not None  # one of specs.list_names()
-    return f"{spec.arch}, {spec.sms} SMs, fixed {spec.fixed_mhz} MHz"
 
 
 def _format_fact(value: object) -> str:

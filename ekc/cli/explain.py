@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from ekc.cli.arguments import (
     refuse_options,
     refuse_unused_options,
 )
-from ekc.cli.output import FILE, format_count, format_signed, json_option, print_json, print_text
+from ekc.cli.output import FILE, format_count, format_signed, json_option, print_result
 from ekc.cli.sources import (
     CHOICE_OPTIONS,
     any_toolchain_option,
@@ -83,27 +83,24 @@ def explain(
     _check_unused_options((a, b), request, records if can_explain(device) else None)
     one, other = (_find_schedule(word, request, records, device, rule, any_toolchain) for word in (a, b))
     labels = (_label_schedule(a, rule), _label_schedule(b, rule))
+    head = {
+        "operator": one.op.to_json(),
+        "device": {"name": device.name, "simulated": device.simulated},
+        "digest_a": one.digest,
+        "digest_b": other.digest,
+    }
     if can_explain(device):
         exact = account(one, other, device)
-        shown = exact.to_json() if as_json else _format_exact_account(exact, one, labels)
-        _print_account(shown, one, other, device)
+        print_result(head | exact.to_json() if as_json else _format_exact_account(exact, one, labels))
         return
     from ekc.search.explain.by_feature import explain_learned
 
     learned = explain_learned(one, other, device, records)
-    shown = learned.to_json() if as_json else _format_learned_account(learned, one, labels, device.simulated)
-    _print_account(shown, one, other, device)
-
-
-def _print_account(
-    account: dict[str, Any] | str, schedule_a: Schedule, schedule_b: Schedule, device: Device
-) -> None:
-    if isinstance(account, str):
-        print_text(account)
-        return
-    device_facts = {"name": device.name, "simulated": device.simulated}
-    digests = {"digest_a": schedule_a.digest, "digest_b": schedule_b.digest}
-    print_json({"operator": schedule_a.op.to_json(), "device": device_facts} | digests | account)
+    print_result(
+        head | learned.to_json()
+        if as_json
+        else _format_learned_account(learned, one, labels, device.simulated)
+    )
 
 
 def _check_unused_options(arguments: tuple[str, str], request: OperatorRequest, records: Path | None) -> None:

@@ -10,21 +10,16 @@ import click
 
 from ekc.cli.arguments import refuse_unused_options
 from ekc.cli.govern_options import (
-    DAEMON,
     DAEMON_OPTIONS,
-    MEMORY,
-    OBJECTIVE,
     OBJECTIVE_OPTIONS,
     PREFIX,
-    REPORT,
-    add_options,
     check_memory_name,
     make_policy,
     make_tariff,
     read_defaults,
     run_daemon_command,
 )
-from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_text
+from ekc.cli.output import EXIT_BAD_INPUT, FILE, log, print_result
 from ekc.errors import ActuatorError, InvalidInput
 
 if TYPE_CHECKING:
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
     from ekc.governor.accounting import SimulatedTruth
     from ekc.governor.event_records import EventCallback
     from ekc.governor.live.governor_process import GovernorExit
-    from ekc.governor.live.job_report import GovernorLog, GovernorReport
+    from ekc.governor.live.job_report import GovernorLog
     from ekc.governor.live.metrics import GovernorMetrics
     from ekc.governor.protocols import Actuator, Probe
     from ekc.governor.request import PlannedClock, Policy, Tariff
@@ -69,7 +64,56 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     metavar="FILE",
     help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
 )
-@add_options(OBJECTIVE)
+@click.option(
+    "--max-slowdown",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Largest slowdown of a training step, as a share, for the objective energy.",
+)
+@click.option(
+    "--objective",
+    default="energy",
+    show_default=True,
+    help="energy, edp, ed2p, or speed (with --min-saving or a power cap).",
+)
+@click.option(
+    "--min-saving",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Least energy saving, as a share, for the objective speed.",
+)
+@click.option(
+    "--power-cap",
+    type=float,
+    metavar="WATTS",
+    help="Fastest settings whose mean power is at most this, for each GPU.",
+)
+@click.option(
+    "--node-power-cap",
+    type=float,
+    metavar="WATTS",
+    help="Fastest settings whose mean power is at most this, for all GPUs of the job together.",
+)
+@click.option(
+    "--deadline",
+    metavar="TIME",
+    help="Least energy such that the job ends in time: 2h, 1h30m, 18:30 or a date and time. "
+    "Needs --remaining, or counted steps.",
+)
+@click.option(
+    "--remaining",
+    type=float,
+    metavar="SECONDS",
+    help="Remaining run time of the job at full speed, if known.",
+)
+@click.option(
+    "--steps-total",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Steps of the whole job, for --deadline; a script counts them with ekc.Governor.",
+)
 @click.option(
     "--gpu",
     multiple=True,
@@ -116,9 +160,50 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     "--minutes", type=float, default=60.0, show_default=True, help="Simulated minutes for --simulate."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for --simulate.")
-@add_options(DAEMON)
-@add_options(MEMORY)
-@add_options(REPORT)
+@click.option(
+    "--daemon",
+    is_flag=True,
+    help="Set clocks for the users of an allow-list, as a service that runs as root.",
+)
+@click.option(
+    "--socket",
+    type=FILE,
+    metavar="PATH",
+    help="Socket of --daemon. [default: /run/ekc/governor.sock]",
+)
+@click.option(
+    "--allow",
+    type=FILE,
+    metavar="FILE",
+    help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
+)
+@click.option(
+    "--print-unit",
+    type=click.Choice(("service", "socket")),
+    help="With --daemon: print a unit file of systemd, and exit.",
+)
+@click.option(
+    "--remember",
+    metavar="NAME",
+    help="Keep the choice for the next job of this name, and begin with that of the last one.",
+)
+@click.option(
+    "--price",
+    type=(float, str),
+    metavar="NUMBER CURRENCY",
+    help="Price of a kWh, such as 0.30 EUR: the report has the money saved.",
+)
+@click.option(
+    "--intensity",
+    type=float,
+    metavar="GRAMS",
+    help="CO2 of a kWh in grams: the report has the CO2 saved.",
+)
+@click.option(
+    "--metrics",
+    metavar="PORT|FILE",
+    help="Prometheus metrics: a port on 127.0.0.1, ADDRESS:PORT, or a FILE.prom for node_exporter.",
+)
 @click.option(
     "--config",
     type=FILE,
@@ -179,11 +264,10 @@ def govern(
     with closing(GovernOutput(quiet, options["json"], bool(command), metrics)) as lines:
         if simulate:
             logs, truth = _govern_simulated(simulate, policy, lines, options)
-            _print_reports(_build_reports(logs, tariff, truth), logs, lines, plot)
+            _print_reports(logs, tariff, truth, lines, plot)
             return 0
         end = _govern_job(command, pid, policy, lines, options)
-        reports = _build_reports(end.logs, tariff)
-        _print_reports(reports, end.logs, lines, plot, end.core_share, end.absence)
+        _print_reports(end.logs, tariff, None, lines, plot, end.core_share, end.absence)
         return EXIT_BAD_INPUT if pid and end.problem else end.status
 
 
@@ -284,28 +368,23 @@ def _restore_settings() -> int:
     from ekc.devices.clocks.lease import restore_all
 
     restored = restore_all()
-    print_text("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
+    print_result("\n".join(map(str, restored)) or "nothing to restore: no governor has left anything behind")
     return 1 if any(x.problem for x in restored) else 0
 
 
-def _build_reports(
-    logs: list[GovernorLog], tariff: Tariff, truth: SimulatedTruth | None = None
-) -> list[GovernorReport]:
-    from ekc.governor.live.job_report import build_report
-
-    return [build_report(one, tariff, truth) for one in logs]
-
-
 def _print_reports(
-    reports: list[GovernorReport],
     logs: list[GovernorLog],
+    tariff: Tariff,
+    truth: SimulatedTruth | None,
     lines: GovernOutput,
     plot: Path | None,
     core_share: float | None = None,
     absence: str | None = None,
 ) -> None:
-    """Print the reports, and plot each log if asked for; without logs, `absence` is the reason."""
-    lines.finish(reports, core_share, absence)
+    """Print the report of each log, and plot it if asked for; without logs, `absence` is the reason."""
+    from ekc.governor.live.job_report import build_report
+
+    lines.finish([build_report(one, tariff, truth) for one in logs], core_share, absence)
     if plot is not None:
         from ekc.governor.live.job_plot import plot_log
 

@@ -1,5 +1,5 @@
-"""Options of `ekc govern` that say what is wanted (objective, caps, deadline, price), their combination,
-those of its daemon, and their defaults from files and from the environment.
+"""The policy that the options of `ekc govern` make together (objective, caps, deadline, price), those of its
+daemon, and their defaults from files and from the environment.
 
 A value counts in this order: command line, environment (EKC_GOVERN_...), the user's file or `--config FILE`,
 the file of the system. Keys of a file are the names of options: `max-slowdown = 0.03`."""
@@ -7,24 +7,22 @@ the file of the system. Keys of a file are the names of options: `max-slowdown =
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from ekc.argument_checks import check_choice
 from ekc.cli.arguments import refuse_unused_options
-from ekc.cli.output import FILE, log, print_text
+from ekc.cli.output import log, print_result
 from ekc.errors import InvalidInput
 from ekc.file_limits import parse_toml, read_plain_file
 
 if TYPE_CHECKING:
     from ekc.governor.request import Policy, Tariff
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 OBJECTIVE_OPTIONS = (
     "max_slowdown",
@@ -36,7 +34,7 @@ OBJECTIVE_OPTIONS = (
     "deadline",
     "steps_total",
 )
-"""Names of the parameters of `OBJECTIVE`."""
+"""Parameters that say what is wanted."""
 _LIMITS = {
     "power_cap": "speed",
     "node_power_cap": "speed",
@@ -44,80 +42,6 @@ _LIMITS = {
 }
 """The objective of each limit, which replaces `_BUDGETS`."""
 _BUDGETS = ("max_slowdown", "min_saving")
-
-
-def add_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
-    """Decorate a command with some options, in this order."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-OBJECTIVE = (
-    click.option(
-        "--max-slowdown",
-        type=float,
-        default=0.05,
-        show_default=True,
-        help="Largest slowdown of a training step, as a share, for the objective energy.",
-    ),
-    click.option(
-        "--objective",
-        default="energy",
-        show_default=True,
-        help="energy, edp, ed2p, or speed (with --min-saving or a power cap).",
-    ),
-    click.option(
-        "--min-saving",
-        type=float,
-        default=0.05,
-        show_default=True,
-        help="Least energy saving, as a share, for the objective speed.",
-    ),
-    click.option(
-        "--power-cap",
-        type=float,
-        metavar="WATTS",
-        help="Fastest settings whose mean power is at most this, for each GPU.",
-    ),
-    click.option(
-        "--node-power-cap",
-        type=float,
-        metavar="WATTS",
-        help="Fastest settings whose mean power is at most this, for all GPUs of the job together.",
-    ),
-    click.option(
-        "--deadline",
-        metavar="TIME",
-        help="Least energy such that the job ends in time: 2h, 1h30m, 18:30 or a date and time. "
-        "Needs --remaining, or counted steps.",
-    ),
-    click.option(
-        "--remaining",
-        type=float,
-        metavar="SECONDS",
-        help="Remaining run time of the job at full speed, if known.",
-    ),
-    click.option(
-        "--steps-total",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Steps of the whole job, for --deadline; a script counts them with ekc.Governor.",
-    ),
-)
-
-
-MEMORY = (
-    click.option(
-        "--remember",
-        metavar="NAME",
-        help="Keep the choice for the next job of this name, and begin with that of the last one.",
-    ),
-)
 
 
 def check_memory_name(values: dict[str, Any]) -> str | None:
@@ -128,27 +52,6 @@ def check_memory_name(values: dict[str, Any]) -> str | None:
     if name is None:
         return None
     return check_name(name, each=values["each"], has_deadline=values["deadline"] is not None)
-
-
-REPORT = (
-    click.option(
-        "--price",
-        type=(float, str),
-        metavar="NUMBER CURRENCY",
-        help="Price of a kWh, such as 0.30 EUR: the report has the money saved.",
-    ),
-    click.option(
-        "--intensity",
-        type=float,
-        metavar="GRAMS",
-        help="CO2 of a kWh in grams: the report has the CO2 saved.",
-    ),
-    click.option(
-        "--metrics",
-        metavar="PORT|FILE",
-        help="Prometheus metrics: a port on 127.0.0.1, ADDRESS:PORT, or a FILE.prom for node_exporter.",
-    ),
-)
 
 
 def make_policy(context: click.Context, values: dict[str, Any]) -> Policy:
@@ -237,32 +140,6 @@ def _format_option(name: str) -> str:
 DAEMON_OPTIONS = ("socket", "allow", "print_unit")
 
 
-DAEMON = (
-    click.option(
-        "--daemon",
-        is_flag=True,
-        help="Set clocks for the users of an allow-list, as a service that runs as root.",
-    ),
-    click.option(
-        "--socket",
-        type=FILE,
-        metavar="PATH",
-        help="Socket of --daemon. [default: /run/ekc/governor.sock]",
-    ),
-    click.option(
-        "--allow",
-        type=FILE,
-        metavar="FILE",
-        help="Allow-list of --daemon. [default: /etc/ekc/governor.toml]",
-    ),
-    click.option(
-        "--print-unit",
-        type=click.Choice(("service", "socket")),
-        help="With --daemon: print a unit file of systemd, and exit.",
-    ),
-)
-
-
 def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str | None, **_: Any) -> int:
     """Run `ekc govern --daemon`. Raises `InvalidInput` for options that have no effect."""
     from ekc.devices.clocks.daemon.allow_list import DEFAULT_FILE
@@ -276,7 +153,7 @@ def run_daemon_command(socket: Path | None, allow: Path | None, print_unit: str 
     if print_unit is not None:
         from ekc.devices.clocks.daemon.server import format_unit
 
-        print_text(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
+        print_result(format_unit(print_unit, path.absolute(), (allow or DEFAULT_FILE).absolute()).rstrip())
         return 0
     from ekc.devices.clocks.daemon.server import run_daemon
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from ekc.cli.output import log
 from ekc.errors import InvalidInput
@@ -34,7 +34,7 @@ class GovernOutput:
         self._is_quiet = is_quiet
         self._lock = threading.Lock()
         self._json_file = None if json_path is None else _open_json_file(json_path)
-        self._status: _StatusLine | None = None
+        self._status: _TerminalStatusLine | _TitleStatusLine | None = None
         if not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._status = _TitleStatusLine() if is_terminal_shared else _TerminalStatusLine()
 
@@ -134,17 +134,6 @@ class GovernOutput:
             self._print_line(f"ekc govern: --json cannot be written any more ({problem.strerror})")
 
 
-class _StatusLine(Protocol):
-    """A status line that is updated in place."""
-
-    def show(self, line: str) -> None: ...
-
-    def print_above(self, line: str) -> None:
-        """Print a permanent line."""
-
-    def stop(self) -> None: ...
-
-
 class _TerminalStatusLine:
     """Status in the last line of the terminal, where no other process writes to it."""
 
@@ -162,6 +151,7 @@ class _TerminalStatusLine:
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def print_above(self, line: str) -> None:
+        """Print a permanent line."""
         self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
@@ -180,6 +170,7 @@ class _TitleStatusLine:
         self._write(f"\x1b]2;{line}\x07")
 
     def print_above(self, line: str) -> None:
+        """Print a permanent line."""
         log(line)
 
     def stop(self) -> None:

@@ -23,8 +23,7 @@ from ekc.cli.output import (
     format_counts,
     json_option,
     log,
-    print_json,
-    print_text,
+    print_result,
     write_text_file,
 )
 from ekc.cli.sources import ScheduleSource, schedule_source
@@ -73,12 +72,12 @@ def show(
         parts["svg"] = str(svg)
     if as_json:
         head = {"operator": schedule.op.to_json(), "schedule": [s.to_json() for s in schedule.steps]}
-        print_json(head | {"digest": schedule.digest, "origin": found.origin} | parts)
+        print_result(head | {"digest": schedule.digest, "origin": found.origin} | parts)
         return
-    print_text(f"# {found.origin}, digest {schedule.digest}\n")
+    print_result(f"# {found.origin}, digest {schedule.digest}\n")
     if svg is not None:
         log(f"wrote {parts.pop('svg')}")
-    print_text("\n\n".join(parts.values()))
+    print_result("\n\n".join(parts.values()))
 
 
 @click.command(cls=OperatorCommand)
@@ -95,7 +94,7 @@ def explore(source: ScheduleSource, port: int, no_browser: bool) -> None:
 
     found = source.find_schedule()
     log("ekc explore: Ctrl-C ends it; the address holds the token of this server")
-    serve(found.schedule, source.target, port=port, open_browser=not no_browser, announce=print_text)
+    serve(found.schedule, source.target, port=port, open_browser=not no_browser, announce=print_result)
     log("ekc explore: stopped")
 
 
@@ -145,13 +144,10 @@ def run(source: ScheduleSource, seed: int, as_json: bool) -> int:
         "on_device": None if on_device is None else str(on_device),
         "ok": ok,
     }
-    if as_json:
-        print_json(facts)
-    else:
-        title = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
-        inputs = describe_input_policy(schedule.op)
-        report = _format_run(verdict, on_device, inputs, seed, kernel.executed_by)
-        print_text(f"{title}\n{report}")
+    title = f"{str(schedule.op).splitlines()[0]}: {found.origin}, compiled for {kernel.arch}"
+    inputs = describe_input_policy(schedule.op)
+    report = _format_run(verdict, on_device, inputs, seed, kernel.executed_by)
+    print_result(facts if as_json else f"{title}\n{report}")
     return 0 if ok else 1
 
 
@@ -225,10 +221,7 @@ def check(source: ScheduleSource, arch: str | None, as_json: bool) -> int:
         facts["executed_by"] = kernel.executed_by
         launches = zip(kernel.compiled.launches, kernel.compiled.resources, verdict.launches, strict=True)
         facts["launches"] = [_describe_launch(kernel.compiled, device, *each) for each in launches]
-    if as_json:
-        print_json(facts)
-    else:
-        print_text(_format_check(found.schedule, found.origin, device, facts))
+    print_result(facts if as_json else _format_check(found.schedule, found.origin, device, facts))
     return 0 if ok else 1
 
 
@@ -276,14 +269,13 @@ def _list_machine_accesses(
 
 
 def _compute_occupancy(launch: Launch, resources: Resources, device: Device) -> dict[str, Any]:
-    from ekc.devices.simulated.launch_counts import compute_occupancy
+    from ekc.devices.simulated.launch_counts import compute_launch_occupancy
     from ekc.devices.simulated.specs import find_spec
 
     spec = find_spec(device.name)
     if spec is None:
         return {}
-    shared = resources.shared_bytes + launch.shared_bytes
-    found = compute_occupancy(spec.capability, prod(launch.block), resources.registers, shared)
+    found = compute_launch_occupancy(spec.capability, launch, resources)
     limit = spec.capability.warps_per_sm
     return {"blocks": found.blocks, "warps": found.warps, "of_warps": limit, "limited_by": found.limited_by}
 

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,9 @@ cubin_option: Callable[[Any], Any] = click.option(
 )
 
 
-def print_text(text: str) -> None:
-    """Print a result on standard output."""
-    click.echo(text)
+def print_result(result: str | Mapping[str, Any]) -> None:
+    """Print a text, or an object as JSON, on standard output."""
+    click.echo(result if isinstance(result, str) else json.dumps(result))
 
 
 def log(text: str) -> None:
@@ -62,11 +62,6 @@ def open_missing_streams() -> None:
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object on standard output."""
-    click.echo(json.dumps(value))
 
 
 def ensure_writable(folder: Path) -> Path:
@@ -90,18 +85,6 @@ def write_text_file(option: str, path: Path, text: str) -> None:
         raise InvalidInput(
             f"{option}: cannot write {path} ({reason}); name a file in a folder that exists"
         ) from None
-
-
-@dataclass(frozen=True)
-class LibraryTarget:
-    """Where a C++ library is written, under which name, and how."""
-
-    out: Path | None
-    """Its folder; by default one named after it."""
-    name: str | None
-    """Its name; by default that of the operator or file."""
-    cubin: bool
-    """Whether machine code is embedded."""
 
 
 def prepare_library_folder(out: Path | None, name: str) -> Path:

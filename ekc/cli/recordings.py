@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
-from ekc.cli.output import FILE, json_option, log, print_json, print_text, write_text_file
+from ekc.cli.output import FILE, json_option, log, print_result, write_text_file
 from ekc.errors import InvalidInput
 from ekc.file_limits import read_plain_file
 from ekc.tables import count_nouns, format_rounded, format_table
@@ -33,15 +33,16 @@ def show(file: Path, as_json: bool) -> None:
 
     found = read_recording(file)
     facts = [_summarize_operator(found, number) for number in range(len(found.operators))]
-    if as_json:
-        origin = found.origin
-        device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
-        print_json({"device": device, "driver": origin.driver, "operators": facts})
-        return
+    origin = found.origin
+    device = {"name": origin.name, "simulated": origin.simulated, "label": origin.description}
     heads = ("operator", "schedules", "timed", "metered", "failed", "fastest [us]")
     rows = [tuple("-" if value is None else str(value) for value in one.values()) for one in facts]
-    title = f"{found.origin.description}, {found.origin.driver}, {found.origin.clock_regime}"
-    print_text(format_table(heads, rows, title))
+    title = f"{origin.description}, {origin.driver}, {origin.clock_regime}"
+    print_result(
+        {"device": device, "driver": origin.driver, "operators": facts}
+        if as_json
+        else format_table(heads, rows, title)
+    )
 
 
 def _summarize_operator(recorded: Any, number: int) -> dict[str, Any]:
@@ -72,7 +73,9 @@ def t4(file: Path, request: OperatorRequest, out: Path) -> None:
 
     data = to_t4(read_recording(file), None if request.is_empty else request.make_operator())
     write_text_file("--out", out, json.dumps(data))
-    print_text(f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}")
+    print_result(
+        f"wrote {out}: {count_nouns(len(data['results']), 'configuration')}, {data['ekc']['device']}"
+    )
 
 
 @recording.command()
@@ -100,16 +103,15 @@ def search(file: Path, figure: str, trials: int, seed: int, as_json: bool) -> No
     rows = replay_search(table, TableSpace(table), trials, seed, _make_trial_logger(trials))
     found = float(np.nanmin(table.figures[rows]))
     facts = {"rows": len(table.figures), "trials": len(rows), "found": found, "best": table.best_figure}
-    if as_json:
-        print_json({"figure": figure, "unit": table.unit, **facts})
-    else:
-        unit = f" {table.unit}" if table.unit else ""
-        ratio = found / table.best_figure
-        reached, best = format_rounded(found, 6), format_rounded(table.best_figure, 6)
-        print_text(
-            f"{figure} {reached}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
-            f"the best of all is {best}{unit} ({ratio:.3f} times)"
-        )
+    unit = f" {table.unit}" if table.unit else ""
+    ratio = found / table.best_figure
+    reached, best = format_rounded(found, 6), format_rounded(table.best_figure, 6)
+    print_result(
+        {"figure": figure, "unit": table.unit, **facts}
+        if as_json
+        else f"{figure} {reached}{unit} after {len(rows)} of {len(table.figures)} rows of {file}; "
+        f"the best of all is {best}{unit} ({ratio:.3f} times)"
+    )
 
 
 def _make_trial_logger(trials: int) -> Callable[[int], None]:

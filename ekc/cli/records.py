@@ -12,7 +12,7 @@ import click
 
 from ekc import devices
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
-from ekc.cli.output import FILE, json_option, print_json, print_text, write_text_file
+from ekc.cli.output import FILE, json_option, print_result, write_text_file
 from ekc.cli.sources import any_toolchain_option, choice_options, target_option
 from ekc.display import shorten
 from ekc.errors import InvalidInput
@@ -61,7 +61,7 @@ def best(
     trial = choose_best(op, records, device, rule, any_toolchain)
     if as_json:
         heads = {"operator": op.to_json(), "device": {"name": device.name, "simulated": device.simulated}}
-        print_json(heads | vars(rule) | trial.to_json())
+        print_result(heads | vars(rule) | trial.to_json())
         return
     latency, energy = choose_unit([trial.latency_s], "s"), choose_unit([trial.energy_j], "J")
     row = (
@@ -77,7 +77,7 @@ def best(
         "\nMeasured elsewhere: these figures are not of this device and toolchain." if elsewhere else ""
     )
     headers = (f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]")
-    print_text(format_table(headers, [row], title, label_count=0))
+    print_result(format_table(headers, [row], title, label_count=0))
     notes = [
         *wrap_note("best", str(rule)),
         *wrap_note("figures", f"measured elsewhere: {elsewhere}" if elsewhere else ""),
@@ -85,7 +85,7 @@ def best(
         *wrap_note("checked", trial.checked or "not executed"),
         *wrap_note("atomics", describe_rounding(trial)),
     ]
-    print_text("\n".join(["", *notes, "", trial.schedule.to_python()]))
+    print_result("\n".join(["", *notes, "", trial.schedule.to_python()]))
 
 
 @click.group()
@@ -101,10 +101,11 @@ def list_files(files: tuple[Path, ...], as_json: bool) -> None:
     from ekc.search.database.listing import summarize_groups
 
     found = [(file, summarize_groups(file)) for file in files]
-    if as_json:
-        print_json({"groups": [_describe_group(file, group) for file, some in found for group in some]})
-        return
-    print_text("\n\n".join(_format_groups(file, some) for file, some in found))
+    print_result(
+        {"groups": [_describe_group(file, group) for file, some in found for group in some]}
+        if as_json
+        else "\n\n".join(_format_groups(file, some) for file, some in found)
+    )
 
 
 def _describe_group(file: Path, group: GroupSummary) -> dict[str, Any]:
@@ -179,10 +180,11 @@ def show(file: Path, request: OperatorRequest, target: str | None, limit: int, a
             _print_schedule(file, read_schedule_groups(store, groups, digest), as_json)
             return
         found = [(group, list_schedules(store, group)) for group in find_groups(groups, text, file)]
-    if as_json:
-        print_json({"file": str(file), "groups": [_describe_schedules(*one, limit) for one in found]})
-        return
-    print_text("\n\n".join(_format_schedules(file, *one, limit) for one in found))
+    print_result(
+        {"file": str(file), "groups": [_describe_schedules(*one, limit) for one in found]}
+        if as_json
+        else "\n\n".join(_format_schedules(file, *one, limit) for one in found)
+    )
 
 
 def _is_digest(request: OperatorRequest) -> bool:
@@ -290,16 +292,17 @@ def _print_schedule(file: Path, groups: Sequence[tuple[NamedGroup, list[RecordRo
     first, rows = groups[0]
     schedule = require_schedule(rows[0])
     measured = [(group, [list_measurement(row) for row in some]) for group, some in groups]
-    if as_json:
-        steps = [step.to_json() for step in schedule.steps]
-        heads = {"file": str(file), "operator": first.operator, "digest": schedule.digest}
-        print_json(heads | {"schedule": steps, "rows": [row for _, some in measured for row in some]})
-        return
+    heads = {"file": str(file), "operator": first.operator, "digest": schedule.digest}
+    steps = [step.to_json() for step in schedule.steps]
     tables = [
         _format_measurements(f"{file}: {group.operator} on {group.conditions}", found)
         for group, found in measured
     ]
-    print_text("\n\n".join([*tables, schedule.to_python()]))
+    print_result(
+        heads | {"schedule": steps, "rows": [row for _, some in measured for row in some]}
+        if as_json
+        else "\n\n".join([*tables, schedule.to_python()])
+    )
 
 
 def _format_measurements(title: str, found: Sequence[dict[str, Any]]) -> str:
@@ -348,10 +351,7 @@ def merge(files: tuple[Path, ...], into: Path, as_json: bool) -> None:
     from ekc.search.database.merge import merge_records
 
     report = merge_records(files, into)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        print_text(str(report))
+    print_result(report.to_json() if as_json else str(report))
 
 
 @records.command()
@@ -372,10 +372,8 @@ def export(file: Path, out: Path, as_json: bool) -> None:
         return
     write_text_file("--csv", out, text)
     rows = text.count("\n") - 1
-    if as_json:
-        print_json({"file": str(file), "csv": str(out), "rows": rows})
-    else:
-        print_text(f"wrote {out}: {rows} rows of {file}")
+    facts = {"file": str(file), "csv": str(out), "rows": rows}
+    print_result(facts if as_json else f"wrote {out}: {rows} rows of {file}")
 
 
 def _is_sqlite_file(path: Path) -> bool:

@@ -10,7 +10,7 @@ import click
 
 from ekc.cli.arguments import OperatorCommand, OperatorRequest, operator_arguments, refuse_options
 from ekc.cli.event_log import is_database
-from ekc.cli.output import FILE, ensure_writable, json_option, log, print_json, print_text
+from ekc.cli.output import FILE, ensure_writable, json_option, log, print_result
 from ekc.cli.sources import choice_options
 from ekc.errors import InvalidInput
 
@@ -59,10 +59,8 @@ def report(
     names = ", ".join(path.name for path in (file, *others))
     title = found.runs[0].title if len(found.runs) == 1 else f"Measurements of {names}"
     page = write_report(out, found.runs, title, found.failed)
-    if as_json:
-        print_json({"report": str(out), "runs": len(found.runs), "bytes": page.bytes_by_part})
-    else:
-        print_text(format_report(out, page))
+    facts = {"report": str(out), "runs": len(found.runs), "bytes": page.bytes_by_part}
+    print_result(facts if as_json else format_report(out, page))
 
 
 def check_report_file(file: Path | None, *measurement_paths: Path | None) -> None:

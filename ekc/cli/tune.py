@@ -19,7 +19,6 @@ from ekc.cli.event_log import EventLog
 from ekc.cli.output import (
     EXIT_BAD_INPUT,
     FILE,
-    LibraryTarget,
     cubin_option,
     find_exit_status,
     format_functions,
@@ -29,8 +28,7 @@ from ekc.cli.output import (
     log_lost_kernels,
     out_option,
     prepare_library_folder,
-    print_json,
-    print_text,
+    print_result,
 )
 from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.sources import choice_options, model_option, read_model, target_option
@@ -62,6 +60,11 @@ class TuneArguments:
     workers: int | None
     quiet: bool
     contenders: tuple[str, ...]
+    out: Path | None
+    """Folder of the C++ library; by default one named after it."""
+    name: str | None
+    """Name of the library; by default that of the operator or model."""
+    cubin: bool
 
     def check_options(self) -> None:
         """Raise `InvalidInput` for options that `ekc.tune` would refuse, before any file is written."""
@@ -111,7 +114,7 @@ class TuneArguments:
 
     def _list_options(self, event_log: EventLog, *without: str) -> dict[str, Any]:
         """The arguments of `ekc.tune` or `ekc.tune_model` by name."""
-        own = ("workers", "quiet", *without)
+        own = ("workers", "quiet", "out", "name", "cubin", *without)
         options = {name: value for name, value in vars(self).items() if name not in own}
         return options | {"progress": not self.quiet, "callback": event_log.make_listener()}
 
@@ -224,9 +227,6 @@ def write_plan(file: Path | None, plan: ClockPlan | None, note: str) -> None:
 def tune(
     request: OperatorRequest,
     model: Path | None,
-    out: Path | None,
-    name: str | None,
-    cubin: bool,
     report: Path | None,
     plan: Path | None,
     as_json: bool,
@@ -246,11 +246,10 @@ def tune(
     Ctrl-C ends the search and returns the best so far, with exit status 130.
     """
     chosen = TuneArguments(**options)  # type: ignore[arg-type]
-    if name is not None:
+    if chosen.name is not None:
         from ekc.codegen.library.legal_names import check_bundle_name
 
-        check_bundle_name(name)
-    target = LibraryTarget(out, name, cubin)
+        check_bundle_name(chosen.name)
     check_plan_file(plan, chosen.clocks)
     check_report_file(report, chosen.records)
     with closing(EventLog(log_json)) as events:
@@ -258,20 +257,19 @@ def tune(
         if model is None:
             if chosen.trials_per_layer is not None:
                 raise InvalidInput("--trials-per-layer: an operator has no layers; write --trials")
-            return _tune_one(request, chosen, events, target, report, as_json, plan)
+            return _tune_one(request, chosen, events, report, as_json, plan)
         if chosen.contenders:
             raise InvalidInput("--contender: no library is measured with --model; tune one operator")
         if not request.is_empty:
             raise InvalidInput("--model: the file names its operators itself; leave OPERATOR out")
         read = read_model(model, request.options)
-        return tune_layers(read, chosen, events, target, report, as_json, plan)
+        return tune_layers(read, chosen, events, report, as_json, plan)
 
 
 def _tune_one(
     request: OperatorRequest,
-    arguments: TuneArguments,
+    options: TuneArguments,
     event_log: EventLog,
-    target: LibraryTarget,
     report: Path | None,
     as_json: bool,
     plan: Path | None,
@@ -279,16 +277,17 @@ def _tune_one(
     from ekc.codegen.library.legal_names import name_library
 
     op = request.make_operator()
-    arguments.check_options()
-    name = name_library(target.name, op)
-    folder = prepare_library_folder(target.out, name)
-    result = arguments.run_tuning(op, event_log)
+    options.check_options()
+    name = name_library(options.name, op)
+    folder = prepare_library_folder(options.out, name)
+    result = options.run_tuning(op, event_log)
     with log_lost_kernels(folder, name):
-        paths = result.export(folder, name, cubin=target.cubin)
-    if as_json:
-        print_json(result.to_json() | {"exported": [str(p) for p in paths]})
-    else:
-        print_text(f"{result.summary()}\n\n{format_library(folder, name, paths)}")
+        paths = result.export(folder, name, cubin=options.cubin)
+    print_result(
+        result.to_json() | {"exported": [str(p) for p in paths]}
+        if as_json
+        else f"{result.summary()}\n\n{format_library(folder, name, paths)}"
+    )
     write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         from ekc.search.run_data.from_result import collect_run
@@ -301,7 +300,6 @@ def tune_layers(
     model: Model,
     options: TuneArguments,
     event_log: EventLog,
-    target: LibraryTarget,
     report: Path | None,
     as_json: bool,
     plan: Path | None,
@@ -315,19 +313,20 @@ def tune_layers(
     # Names that no library can have are refused before the first layer is tuned.
     plan_functions(name_layers(model.layers))
     options.check_model_options(model)
-    name = target.name or make_library_name(model.name)
-    folder = prepare_library_folder(target.out, name)
+    name = options.name or make_library_name(model.name)
+    folder = prepare_library_folder(options.out, name)
     result = options.run_model(model, event_log)
     failed = [x for x in result.layers if x.failure and not x.failure.startswith(NOT_TUNED)]
     for x in failed:
         log(f"ekc: layer {x.layer.name}: {x.failure}")
     library = result.make_bundle(name)
     with log_lost_kernels(folder, name):
-        paths = write_bundle(library, folder, cubin=target.cubin)
-    if as_json:
-        print_json(_to_json(result, library, paths))
-    else:
-        print_text(f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}")
+        paths = write_bundle(library, folder, cubin=options.cubin)
+    print_result(
+        _to_json(result, library, paths)
+        if as_json
+        else f"{result.summary()}\n\n{format_functions(library)}{format_library(folder, name, paths)}"
+    )
     write_plan(plan, result.plan, result.clocks_note)
     if report is not None:
         page = result.make_report()

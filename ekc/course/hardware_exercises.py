@@ -26,7 +26,7 @@ from ekc.course.ladder import (
 )
 from ekc.devices.simulated.launch_counts import compute_occupancy
 from ekc.ir.dtypes import FLOAT16
-from ekc.ir.hardware.mma import LANES_PER_GROUP, MMA_COLUMNS, MMA_ROWS, SUMS_PER_LANE, find_mma_instruction
+from ekc.ir.hardware.mma import LANES_PER_GROUP, MMA_COLUMNS, MMA_INSTRUCTIONS, MMA_ROWS, SUMS_PER_LANE
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.kernel import compile
 
@@ -195,11 +195,13 @@ def beat_pipeline(answer: Schedule) -> Feedback:
     return judge_faster(answer, rung("pipelined"), time_share=0.97)
 
 
+_INSTRUCTION = next(one for one in MMA_INSTRUCTIONS if one.dtype is FLOAT16)
+"""The product on tensor cores of lesson 7."""
+
+
 def _find_place(lane: int, element: int) -> tuple[int, int]:
     """Row and column of a sum of a lane."""
-    instruction = find_mma_instruction(FLOAT16)
-    assert instruction is not None
-    half, offset = instruction.find_sum_element(element)
+    half, offset = _INSTRUCTION.find_sum_element(element)
     group, place = divmod(lane, LANES_PER_GROUP)
     return MMA_ROWS // 2 * half + group, 2 * place + offset
 
@@ -231,10 +233,8 @@ def _is_equal(value: Any, truth: tuple[int, int]) -> bool:
 @exercise(7, "b", "number")
 def count_mma(answer: float) -> Feedback:
     """Tensor-core instructions of the product."""
-    instruction = find_mma_instruction(FLOAT16)
-    assert instruction is not None
     products = SIZE**3
-    each = MMA_ROWS * MMA_COLUMNS * instruction.depth
+    each = MMA_ROWS * MMA_COLUMNS * _INSTRUCTION.depth
     return judge_number(
         answer,
         products // each,

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from ekc import devices
 from ekc.devices.simulated.device import SimulatedDevice
-from ekc.devices.simulated.launch_counts import Occupancy, compute_occupancy
-from ekc.devices.simulated.specs import Capability, find_spec
+from ekc.devices.simulated.launch_counts import Occupancy, compute_launch_occupancy
+from ekc.devices.simulated.specs import SPECS, Capability
 from ekc.emulator import Counters
 from ekc.emulator.launch import launch
 from ekc.errors import InvalidInput
@@ -129,17 +128,13 @@ def find_warp_shape(schedule: Schedule) -> tuple[int, int]:
 def occupancy(schedule: Schedule) -> Occupancy:
     """Blocks and warps of a kernel that an SM of the simulated A100 holds at a time, and what limits them."""
     kernel = compile(schedule, device=open_device())
-    launch_shape, used = kernel.launches[0], kernel.resources[0]
-    shared = launch_shape.shared_bytes + used.shared_bytes
-    return compute_occupancy(find_capability(), prod(launch_shape.block), used.registers, shared)
+    return compute_launch_occupancy(find_capability(), kernel.launches[0], kernel.resources[0])
 
 
 @cache
 def find_capability() -> Capability:
     """Resources of an SM of the device of the course."""
-    spec = find_spec(DEVICE.partition("@")[0])
-    assert spec is not None
-    return spec.capability
+    return SPECS[DEVICE.partition("@")[0]].capability
 
 
 @cache

@@ -61,6 +61,10 @@ class GlobalAccess(Access):
         )
 
 
+_CACHE_MARKS = ("cached", "replaced")
+"""Names of the marks that hold a yes or no, in a byte."""
+
+
 class BlockConflicts:
     """Marks for every cell of global memory, by name, each made when it is first needed.
 
@@ -73,7 +77,7 @@ class BlockConflicts:
 
     def __init__(self, size: int, cell_bytes: int, has_fences: bool, has_cached_loads: bool) -> None:
         self.cell_bytes, self.cell_count = cell_bytes, size // cell_bytes + 1
-        self.marks: dict[str, NDArray[np.int32]] = {}
+        self.marks: dict[str, NDArray[Any]] = {}
         self.has_fences, self.has_cached_loads = has_fences, has_cached_loads
         """Whether the kernel has fences, which may order blocks; then reads are not judged. Whether it has
         loads through the read-only cache."""
@@ -81,10 +85,10 @@ class BlockConflicts:
         """Blocks that did an atomic in a kernel with fences. They may know that all others are done, as the
         last block to arrive does, which resets the counter."""
 
-    def make_marks(self, name: str) -> NDArray[np.int32]:
+    def make_marks(self, name: str) -> NDArray[Any]:
         """The marks of this name; zeros at first."""
         if name not in self.marks:
-            self.marks[name] = np.zeros(self.cell_count, np.int32)
+            self.marks[name] = np.zeros(self.cell_count, np.bool_ if name in _CACHE_MARKS else np.int32)
         return self.marks[name]
 
     def resize(self, size: int) -> None:
@@ -185,7 +189,7 @@ class BlockConflicts:
 
     def _mark_cached_cells(self, access: GlobalAccess, own: str, other: str, what: str) -> None:
         cells = access.list_cells(self.cell_bytes)
-        self.make_marks(own)[cells] = 1
+        self.make_marks(own)[cells] = True
         bad = self.make_marks(other).take(cells).any(axis=1)
         if bad.any():
             access.findings.add_access(

@@ -106,7 +106,7 @@ class _Page:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
-        self.picture, self.kind, self.has_best_only = PICTURE_NAMES[0], ALL_KINDS, True
+        self.picture = PICTURE_NAMES[0]
         self.tab = TABS[0]
         ui.add_css(STYLE)
         self.dark = ui.dark_mode(None)
@@ -251,13 +251,13 @@ class _Page:
         with ui.row().classes("w-full items-center").style("gap: 8px"):
             self.filter = ui.input(placeholder="filter", on_change=self.fill_list)
             self.filter.props("dense outlined clearable debounce=150").classes("w-36 filter")
-            self.kinds = ui.select([ALL_KINDS], value=ALL_KINDS, on_change=self._choose_kind)
+            self.kinds = ui.select([ALL_KINDS], value=ALL_KINDS, on_change=self.fill_list)
             self.kinds.props("dense outlined options-dense").classes("w-36")
-            best = ui.switch("best number of each only", value=True, on_change=self._choose_best)
-            best.props("dense").classes("text-xs").tooltip(
+            self.best = ui.switch("best number of each only", value=True, on_change=self.fill_list)
+            self.best.props("dense").classes("text-xs").tooltip(
                 "of steps that differ in numbers only, the fastest"
             )
-            best.set_visibility(not self.explorer.is_recorded)
+            self.best.set_visibility(not self.explorer.is_recorded)
         columns = [
             _make_column("step", "next step", "left"),
             _make_column("time", "time [us]"),
@@ -272,14 +272,6 @@ class _Page:
         for name in ("dtime", "denergy"):
             self.table.add_slot(f"body-cell-{name}", _CHANGE_CELL)
         self.table.on("rowClick", lambda e: self._take_row(e.args[1]["step"]))
-
-    def _choose_kind(self, event: Any) -> None:
-        self.kind = event.value or ALL_KINDS
-        self.fill_list()
-
-    def _choose_best(self, event: Any) -> None:
-        self.has_best_only = event.value
-        self.fill_list()
 
     def _take_text(self) -> None:
         text = self.field.value or ""
@@ -298,13 +290,13 @@ class _Page:
     def fill_list(self) -> None:
         """Fill the table of next steps."""
         explorer, rows = self.explorer, list(self.explorer.rows)
-        kinds = [ALL_KINDS, *sorted({row.kind for row in rows})]
-        if self.kind in kinds and kinds != self.kinds.options:
-            self.kinds.set_options(kinds, value=self.kind)
+        kinds, kind = [ALL_KINDS, *sorted({row.kind for row in rows})], self.kinds.value
+        if kind in kinds and kinds != self.kinds.options:
+            self.kinds.set_options(kinds, value=kind)
         words = (self.filter.value or "").strip().lower()
-        shown = [row for row in rows if self.kind in (ALL_KINDS, row.kind)]
+        shown = [row for row in rows if kind in (ALL_KINDS, row.kind)]
         shown = [row for row in shown if words in f"{row.text} {row.note}".lower()]
-        if self.has_best_only:
+        if self.best.value:
             shown = _choose_best_of_families(shown)
         self.table.rows = [self._make_row(row) for row in shown]
         self.headline.set_text(self._describe_list(len(shown)))

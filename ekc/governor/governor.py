@@ -25,7 +25,7 @@ from dataclasses import replace
 from datetime import datetime
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
@@ -92,8 +92,10 @@ class Governor:
         if not is_list or any(isinstance(n, bool) or not isinstance(n, (Integral, str)) for n in gpus):
             raise InvalidInput(f"gpus: {format_value(gpus)} is no list of numbers or UUIDs; write gpus=[0]")
         GovernorRequest(policy, actuator=actuator)
-        self._flags = _build_flags(policy, deadline, gpus, each, actuator, advise, quiet)
-        self._flags += _build_report_flags(tariff, remember)
+        self._flags = _build_flags(policy, tariff, deadline, gpus, actuator)
+        switches = {"--each": each, "--advise": advise, "--quiet": quiet}
+        self._flags += [name for name, is_on in switches.items() if is_on]
+        self._flags += [] if remember is None else ["--remember", remember]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._folder_finalizer: weakref.finalize[..., Governor] | None = None
@@ -171,15 +173,9 @@ def _make_policy(
 
 
 def _build_flags(
-    policy: Policy,
-    deadline: str | None,
-    gpus: Sequence[int | str],
-    each: bool,
-    actuator: str,
-    advise: bool,
-    quiet: bool,
+    policy: Policy, tariff: Tariff, deadline: str | None, gpus: Sequence[int | str], actuator: str
 ) -> list[str]:
-    """Options of `ekc govern`."""
+    """Options of `ekc govern` that have values."""
     values = {
         "--objective": policy.objective,
         "--remaining": policy.remaining_s,
@@ -188,13 +184,13 @@ def _build_flags(
         "--node-power-cap": policy.node_power_cap_w,
         "--deadline": deadline,
         "--steps-total": policy.steps_total,
+        "--intensity": tariff.intensity,
     }
     if not policy.has_power_cap and deadline is None:
         values |= {"--max-slowdown": policy.max_slowdown, "--min-saving": policy.min_saving}
     words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
-    words += [word for gpu in gpus for word in ("--gpu", str(gpu))]
-    switches = {"--each": each, "--advise": advise, "--quiet": quiet}
-    return words + [name for name, on in switches.items() if on]
+    words += [] if tariff.price is None else ["--price", str(tariff.price), tariff.currency]
+    return words + [word for gpu in gpus for word in ("--gpu", str(gpu))]
 
 
 def _make_tariff(price: tuple[float, str] | None, intensity: float | None) -> Tariff:
@@ -203,12 +199,6 @@ def _make_tariff(price: tuple[float, str] | None, intensity: float | None) -> Ta
     if not isinstance(price, (tuple, list)) or len(price) != 2:
         raise InvalidInput(f"price: {format_value(price)} is no number with a currency; write (0.30, 'EUR')")
     return Tariff(price[0], price[1], intensity)
-
-
-def _build_report_flags(tariff: Tariff, remember: str | None) -> list[str]:
-    words = [] if tariff.price is None else ["--price", str(tariff.price), tariff.currency]
-    words += [] if tariff.intensity is None else ["--intensity", str(tariff.intensity)]
-    return words + ([] if remember is None else ["--remember", remember])
 
 
 def _build_environment() -> dict[str, str]:
@@ -226,26 +216,19 @@ def _read_report(file: Path) -> dict[str, Any] | None:
         return None
 
 
-class StepTracker(Protocol):
-    """Counts steps: `ekc.Governor`."""
-
-    def step(self) -> AbstractContextManager[None]:
-        """Context of one training step."""
-
-
-def transformers_callback(steps: StepTracker) -> Any:
+def transformers_callback(steps: Governor) -> Any:
     """A `TrainerCallback` for the Trainer of Hugging Face. Raises `InvalidInput` without transformers."""
     base = _import_first("transformers", "transformers.trainer_callback").TrainerCallback
     return type("GovernorCallback", (base,), {"on_step_end": lambda self, *_, **__: _count_step(steps)})()
 
 
-def lightning_callback(steps: StepTracker) -> Any:
+def lightning_callback(steps: Governor) -> Any:
     """A `Callback` for the Trainer of Lightning. Raises `InvalidInput` without lightning."""
     base = _import_first("lightning", "lightning.pytorch.callbacks", "pytorch_lightning.callbacks").Callback
     return type("GovernorCallback", (base,), {"on_train_batch_end": _GlobalStepHook(steps)})()
 
 
-def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
+def optimizer_hook(steps: Governor, optimizer: Any) -> Any:
     """Count each `optimizer.step()` of PyTorch until `.remove()` of the returned handle. Raises
     `InvalidInput` for an optimizer that takes no hooks (PyTorch before 2.0)."""
     register = getattr(optimizer, "register_step_post_hook", None)
@@ -258,7 +241,7 @@ def optimizer_hook(steps: StepTracker, optimizer: Any) -> Any:
 class _GlobalStepHook:
     """Counts changes of Lightning's global step, which is constant while gradients accumulate."""
 
-    def __init__(self, steps: StepTracker) -> None:
+    def __init__(self, steps: Governor) -> None:
         self._steps, self._last_global_step = steps, 0
 
     def __call__(self, trainer: Any, *_: Any, **__: Any) -> None:
@@ -267,7 +250,7 @@ class _GlobalStepHook:
             _count_step(self._steps)
 
 
-def _count_step(steps: StepTracker) -> None:
+def _count_step(steps: Governor) -> None:
     with steps.step():
         pass
 

@@ -130,21 +130,6 @@ class Phase:
         return bool(measure_longest_idle_s(samples) > longest)
 
 
-@dataclass(frozen=True)
-class _RecorderUntilSteps:
-    """Recorder for `find_period` that stops once hooks count steps, since no period is needed then."""
-
-    meter: JobMeter
-
-    def record(self, seconds: float) -> SensorSamples:
-        """Record with the meter."""
-        return self.meter.record(seconds)
-
-    def is_running(self) -> bool:
-        """Whether no step has been counted yet."""
-        return self.meter.probe.read_step_count() is None
-
-
 def begin_phase(meter: JobMeter, policy: Policy, offered: OfferedSettings) -> Phase:
     """Measure at the driver's default and choose the source of progress."""
     meter.set_limits(Settings(), "the default, the base of all comparisons")
@@ -162,7 +147,8 @@ def _measure_default(meter: JobMeter) -> tuple[SensorSamples, ProgressSource, Jo
     """(samples at the default, the source of progress that was found in them, the first reading)."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     steps = meter.probe.read_step_count() or 0.0
-    found = find_period(_RecorderUntilSteps(meter))
+    # No period is needed once hooks count steps.
+    found = find_period(meter.record, lambda: meter.probe.read_step_count() is None)
     # Hooks report no count until the first step has ended, which may take longer than later steps.
     if meter.probe.read_step_count() is not None:
         return _measure_with_hooks(meter, found.samples, start, steps)

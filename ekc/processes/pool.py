@@ -33,14 +33,6 @@ JOB_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class WorkerJob:
-    """A function, which pickles by its module and name, and its arguments."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
 class JobOutcome:
     """Result of a job: a value or an error, and the warnings."""
 
@@ -58,13 +50,13 @@ class JobOutcome:
         return self.value
 
 
-def run_job(job: WorkerJob) -> JobOutcome:
-    """Call the function; the outcome has the exception that it raises."""
+def run_job(function: Callable[..., Any], arguments: tuple[Any, ...]) -> JobOutcome:
+    """Call a function, which pickles by its module and name; the outcome has the exception that it raises."""
     value, error = None, None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            value = job.function(*job.arguments)
+            value = function(*arguments)
         except Exception as problem:
             error = problem
             if not isinstance(problem, EkcError):
@@ -80,7 +72,7 @@ def serve_jobs(connection: Connection) -> None:
             job = connection.recv()
         except EOFError:
             return
-        connection.send(run_job(job))
+        connection.send(run_job(*job))
 
 
 def main(messages_fd: int, lifeline_fd: int) -> None:
@@ -172,7 +164,7 @@ class WorkerProcesses(WorkerThreads):
 
     def _run_in_process(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         try:
-            outcome: JobOutcome = self._get_remote().query(WorkerJob(function, arguments), self._timeout_s)
+            outcome: JobOutcome = self._get_remote().query((function, arguments), self._timeout_s)
         except DeviceError as problem:
             if not self._is_stopped:
                 warnings.warn(f"{problem}; its job is left to the caller", RuntimeWarning, stacklevel=1)

@@ -85,14 +85,10 @@ def test_bundle_requests_dynamic_shared_memory(tmp_path: Path) -> None:
 
 def test_dynamic_shared_memory_limits_resident_blocks() -> None:
     """Two blocks of 73.5 KiB fit one SM of 164."""
-    from ekc.devices.simulated.launch_counts import compute_occupancy
+    from ekc.devices.simulated.launch_counts import compute_launch_occupancy
     from ekc.devices.simulated.specs import A100
 
     compiled = ekc.compile(deep(64))
-    launch, resources = compiled.launches[0], compiled.resources[0]
-    threads = launch.block[0] * launch.block[1]
-    resident = compute_occupancy(
-        A100.capability, threads, resources.registers, launch.shared_bytes + resources.shared_bytes
-    )
+    resident = compute_launch_occupancy(A100.capability, compiled.launches[0], compiled.resources[0])
     assert (resident.blocks, resident.limited_by) == (2, "shared memory")
     assert devices.open("a100").time(compiled.compiled).latency_s > 0

@@ -46,7 +46,7 @@ def make_square_wave(period: float) -> Callable[[Values], Values]:
 @pytest.mark.parametrize("period", [0.9, 3.7, 6.0])
 def test_short_period_needs_one_recording(period: float) -> None:
     probe = FunctionProbe(make_square_wave(period))
-    found = find_period(probe)
+    found = find_period(probe.record, probe.is_running)
     assert found.is_stable
     assert found.period.verdict == "periodic"
     assert found.period.seconds == pytest.approx(period, rel=0.01)
@@ -56,7 +56,7 @@ def test_short_period_needs_one_recording(period: float) -> None:
 
 def test_long_period_extends_the_recording() -> None:
     probe = FunctionProbe(make_square_wave(17.3))
-    found = find_period(probe)
+    found = find_period(probe.record, probe.is_running)
     assert found.is_stable
     assert found.period.seconds == pytest.approx(17.3, rel=0.01)
     assert 60.0 <= probe.clock <= 6 * 17.3
@@ -64,7 +64,7 @@ def test_long_period_extends_the_recording() -> None:
 
 def test_aperiodic_job_is_given_up_in_time() -> None:
     probe = FunctionProbe(lambda time: np.zeros(len(time)), noise=10.0)
-    found = find_period(probe)
+    found = find_period(probe.record, probe.is_running)
     assert not found.is_stable
     assert found.period.verdict == "aperiodic"
     assert 55.0 <= probe.clock <= 65.0
@@ -79,7 +79,7 @@ def test_changing_period_is_not_stable() -> None:
 
 def test_recording_ends_with_the_job() -> None:
     probe = FunctionProbe(make_square_wave(17.3), seconds=30.0)
-    assert not find_period(probe).is_stable
+    assert not find_period(probe.record, probe.is_running).is_stable
     assert probe.clock == 30.0
     gone = FunctionProbe(make_square_wave(2.0), seconds=0.0)
-    assert find_period(gone).period.verdict == "too_short"
+    assert find_period(gone.record, gone.is_running).period.verdict == "too_short"

@@ -153,7 +153,7 @@ def pause():
     yield
     job.stop_waiting()
 job = AttachedJob(os.getppid())
-job.set_pause(pause)
+job.pause = pause
 send("TSTP")
 sys.exit(job.wait())
 """

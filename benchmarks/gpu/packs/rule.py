@@ -165,8 +165,7 @@ def draw_near(op: Operator, device: str, parents: Population, seed: int, count: 
 
 def _expect_latency(space: Space, device: str, population: Population) -> NDArray[np.float64]:
     """Seconds by the model of the data sheet, at the highest clock."""
-    spec = specs.find_spec(device)
-    assert spec is not None
+    spec = specs.SPECS[device]
     quantities = space.compute_quantities(population)
     return data_sheet_prior.predict_prior(spec, quantities, float(spec.list_clocks_mhz()[-1])).latency_s
 

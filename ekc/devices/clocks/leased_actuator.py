@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from ekc.devices.clocks.lease_file import GovernorLock, Lease
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
+    GovernedLimits,
     Limit,
     LimitReading,
     LimitSetter,
@@ -115,7 +115,7 @@ MAX_SUSPICION_S, SUSPICION_POLL_S = 4.0, 0.25
 """Longest wait in seconds for readings that tell whether others have set a clock, and time between two."""
 
 
-class LeasedActuator:
+class LeasedActuator(GovernedLimits):
     """An `Actuator` of one GPU under a lease.
 
     The settings before the lease are bounds: None means "as before", not "the default of the driver", and no
@@ -130,8 +130,6 @@ class LeasedActuator:
     The lease in memory is what goes back at the end: its file may be damaged, and the disk full.
     """
 
-    simulated = False
-
     def __init__(
         self,
         limit_setter: LimitSetter,
@@ -141,13 +139,10 @@ class LeasedActuator:
         may_be_restored: Callable[[], bool] = lambda: False,
         tell_guard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limit_setter = limit_setter
-        self._renew_lease = renew_lease
+        super().__init__(limit_setter, renew_lease)
         self._report = report
         self._may_be_restored = may_be_restored
         self._tell_guard = tell_guard
-        self._lock = threading.Lock()
-        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
         self._governor_lock = GovernorLock(limit_setter.reference.gpu, limit_setter.label)
         try:
             if self._governor_lock.ignored:
@@ -157,7 +152,6 @@ class LeasedActuator:
             reading = limit_setter.read_board()
             self.lease = _make_lease(limit_setter, previous_settings, reading)
             self._settings_in_force = self.lease.previous
-            self._requested_settings = Settings()
             self._uncertain_limits: set[Limit] = set()
             self._default_cap_w = reading.default_power_w
             self._uncertain_caps_w: set[float] = set()
@@ -172,11 +166,6 @@ class LeasedActuator:
             self._governor_lock.close()
             raise
 
-    @property
-    def label(self) -> str:
-        """Label of the actuator."""
-        return self._limit_setter.label
-
     def list_offered(self) -> OfferedSettings:
         """Values that can be set, up to the limits before the lease; none once others have set a clock."""
         return select_offered(
@@ -186,10 +175,6 @@ class LeasedActuator:
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set since the lease began."""
         return frozenset(self._taken_limits)
-
-    def settings(self) -> Settings:
-        """Settings requested last; None for a limit that is as before."""
-        return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
         """Set the limits that differ. Raises `ActuatorError`; limits set until then stay leased. Raises

@@ -5,7 +5,8 @@ NVML cannot read a clock limit. Reading needs no permission, setting needs root 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import threading
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -262,6 +263,28 @@ class LimitSetter(NvmlLimitReader):
     def _make_clock_range(self, limit: Limit, mhz: float) -> tuple[int, int]:
         """The lowest clock that can be set, and the upper limit."""
         return min(min(getattr(self._offered, limit), default=0), int(mhz)), int(mhz)
+
+
+class GovernedLimits:
+    """Base of the actuators of a `LeaseKeeper`: the limits of one GPU, and the last request."""
+
+    simulated = False
+
+    def __init__(self, limit_setter: LimitSetter, renew_lease: Callable[[], None]) -> None:
+        self._limit_setter = limit_setter
+        self._renew_lease = renew_lease
+        self._lock = threading.Lock()
+        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
+        self._requested_settings = Settings()
+
+    @property
+    def label(self) -> str:
+        """Label of the actuator."""
+        return self._limit_setter.label
+
+    def settings(self) -> Settings:
+        """Settings requested last; None for a limit that is as before."""
+        return self._requested_settings
 
 
 class NvmlLimits(LimitSetter):

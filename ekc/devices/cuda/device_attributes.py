@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ekc.devices.cuda.driver import Driver
 from ekc.devices.device import Peaks
-from ekc.devices.simulated.specs import GpuSpec, SmThroughput, find_product, find_throughput
+from ekc.devices.simulated.specs import GpuSpec, find_product, find_throughput
 from ekc.ir.hardware.target import LaunchLimits, make_arch, restrict_to_arch
 
 ATTRIBUTES = (
@@ -116,11 +116,9 @@ class GpuProperties:
         """Ceilings at a clock, all above 0; `assumptions` names those that are assumed."""
         source = self.assumptions or "the driver; what an SM does a clock is of NVIDIA's whitepapers"
         cycles = self._compute_cycles_per_s(clock_mhz)
-        return self._throughput.compute_peaks(cycles, self._bytes_per_s, board_power_w, source)
-
-    @property
-    def _throughput(self) -> SmThroughput:
-        return find_throughput(self.capability)
+        return find_throughput(self.capability).compute_peaks(
+            cycles, self._bytes_per_s, board_power_w, source
+        )
 
     def _compute_cycles_per_s(self, clock_mhz: float) -> float:
         """Clock cycles of all SMs per second."""
@@ -134,5 +132,5 @@ class GpuProperties:
 
     @property
     def _bytes_per_s(self) -> float:
-        flops = self._compute_cycles_per_s(self.clock_mhz) * self._throughput.fp32_lanes * 2
+        flops = self._compute_cycles_per_s(self.clock_mhz) * find_throughput(self.capability).fp32_lanes * 2
         return self._reported_bytes_per_s or ASSUMED_BYTES_PER_FLOP * flops

@@ -139,8 +139,7 @@ class LoadedKernel:
     def load_kernel(self, work: Work) -> None:
         """Load a kernel, with the random inputs of its operator."""
         if work.inputs != self._inputs:
-            self._free_buffers()
-            self._upload_tensors(work.inputs, make_random_tensors(work.inputs, DATA_SEED))
+            self._replace_inputs(work, make_random_tensors(work.inputs, DATA_SEED))
             self._inputs = work.inputs
         self._prepare_launches(work)
 
@@ -148,8 +147,7 @@ class LoadedKernel:
         self, work: Work, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
     ) -> tuple[NDArray[Any], ...]:
         """One call on inputs of the caller; returns the output of each launch, which starts as its blank."""
-        self._free_buffers()
-        self._upload_tensors(work.inputs, arrays)
+        self._replace_inputs(work, arrays)
         self._prepare_launches(work)
         outputs = self._list_outputs(work)
         for address, blank in zip(outputs, blanks, strict=True):
@@ -164,8 +162,7 @@ class LoadedKernel:
         self, work: Work, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
     ) -> tuple[OutputSample, ...]:
         """Calls on inputs of the caller, one per blank; some elements of the output of each launch."""
-        self._free_buffers()
-        self._upload_tensors(work.inputs, inputs)
+        self._replace_inputs(work, inputs)
         self._prepare_launches(work)
         pairs = zip(self._list_outputs(work), selections, strict=True)
         looks = [OutputSampler(self.driver, buffer, selection) for buffer, selection in pairs]
@@ -198,8 +195,12 @@ class LoadedKernel:
         yield lambda: self.driver.launch_graph(graph, self.stream)
         self.driver.destroy_graph(graph)
 
-    def _upload_tensors(self, specs: Sequence[TensorSpec], tensors: Sequence[InputTensor]) -> None:
-        for spec, tensor in zip(specs, tensors, strict=True):
+    def _replace_inputs(self, work: Work, tensors: Sequence[InputTensor]) -> None:
+        """Free all buffers, since another operator may need the memory, and upload the inputs."""
+        for address, _ in self._buffers.values():
+            self.driver.free(address)
+        self._buffers, self._inputs = {}, ()
+        for spec, tensor in zip(work.inputs, tensors, strict=True):
             upload_tensor(self.driver, self._allocate_buffer(spec.name, spec.bytes), spec, tensor)
 
     def _allocate_buffer(self, tensor: str, size: int) -> int:
@@ -224,12 +225,6 @@ class LoadedKernel:
             self._cubin = work.cubin
         module = self._module
         self._prepared_launches = tuple(self._prepare_launch(module, one) for one in work.launches)
-
-    def _free_buffers(self) -> None:
-        """Free all buffers: another operator may need the memory."""
-        for address, _ in self._buffers.values():
-            self.driver.free(address)
-        self._buffers, self._inputs = {}, ()
 
     def _prepare_launch(self, module: int, one: Launch) -> Callable[[], None]:
         pointers = tuple(map(self._allocate_buffer, one.arguments, one.argument_bytes))

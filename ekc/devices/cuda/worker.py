@@ -12,12 +12,10 @@ stops soon after the request.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
-
-from numpy.typing import NDArray
 
 from ekc.devices.cuda.device_attributes import GpuProperties
 from ekc.devices.cuda.driver import Driver, DriverError
@@ -25,10 +23,8 @@ from ekc.devices.cuda.library_kernel import LibraryKernel
 from ekc.devices.cuda.loaded_kernel import LoadedKernel
 from ekc.devices.cuda.messages import STOP_CALLS, TimingRules, TimingSamples, Work, WorkerRequest
 from ekc.devices.cuda.timing import KernelTimer, QueueUnit
-from ekc.devices.device import OutputSample, OutputSelection
 from ekc.devices.metering.meter import LEAD_IN_S, CompletedCalls
 from ekc.errors import DeviceError
-from ekc.ir.random_arrays import InputTensor
 from ekc.processes.child import ReplyEstimate, RequestFailure, exit_with_parent
 
 BATCH_DURATION_S = 0.01
@@ -75,8 +71,9 @@ class GpuWorker:
         self._connection, self._driver, self._index = connection, driver, index
 
     def answer(self, request: WorkerRequest) -> Any:
-        """The reply to a request."""
-        return getattr(self, request.method)(*request.arguments)
+        """The reply to a request: by a method of the worker, or else of the loaded kernel."""
+        answering = self if hasattr(type(self), request.method) else self._loaded_kernel
+        return getattr(answering, request.method)(*request.arguments)
 
     def describe(self) -> GpuProperties:
         """The properties of the GPU."""
@@ -86,18 +83,6 @@ class GpuWorker:
         """Time a kernel; a reply that takes long is announced."""
         self._loaded_kernel.load_kernel(work)
         return self._timer.time(rules, lambda seconds: self._connection.send(ReplyEstimate(seconds)))
-
-    def execute(
-        self, work: Work, arrays: Sequence[NDArray[Any]], blanks: Sequence[NDArray[Any]]
-    ) -> tuple[NDArray[Any], ...]:
-        """See `LoadedKernel`."""
-        return self._loaded_kernel.execute(work, arrays, blanks)
-
-    def sample(
-        self, work: Work, inputs: Sequence[InputTensor], selections: Sequence[OutputSelection]
-    ) -> tuple[OutputSample, ...]:
-        """See `LoadedKernel`."""
-        return self._loaded_kernel.sample(work, inputs, selections)
 
     def list_algorithms(self, kernel: LibraryKernel, count: int) -> tuple[LibraryKernel, ...] | str:
         """The algorithms that a library proposes for a call, in its order, or the reason why there are none.

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ekc.codegen.compiled import CompiledKernel, Launch
+from ekc.codegen.compiled import CompiledKernel, Launch, Resources
 from ekc.devices.simulated.specs import Capability
 from ekc.emulator.access_survey import AccessProfile, survey_accesses
 from ekc.emulator.geometry import Shape
@@ -63,6 +64,12 @@ def compute_occupancy(capability: Capability, threads: int, registers: int, shar
     }
     limiter = min(bounds, key=lambda name: bounds[name])
     return Occupancy(bounds[limiter], warps, limiter)
+
+
+def compute_launch_occupancy(capability: Capability, launch: Launch, resources: Resources) -> Occupancy:
+    """Resident blocks of a launch."""
+    shared = launch.shared_bytes + resources.shared_bytes
+    return compute_occupancy(capability, prod(launch.block), resources.registers, shared)
 
 
 def _limit_by_registers(capability: Capability, warps: int, registers: int) -> int:

@@ -402,25 +402,26 @@ A100_SXM = replace(
 )
 """The same chip on the board with the higher power cap."""
 
-_SPECS_BY_NAME: Mapping[str, GpuSpec] = MappingProxyType(
+SPECS: Mapping[str, GpuSpec] = MappingProxyType(
     {spec.name: spec for spec in (A100, A100_SXM, H100, H200, RTX4090, RTX3090, RTX2080TI)}
 )
+"""All GPUs that can be simulated, by name."""
 
 
 def list_names() -> tuple[str, ...]:
     """Names of all GPUs that can be simulated."""
-    return tuple(_SPECS_BY_NAME)
+    return tuple(SPECS)
 
 
 def find_product(product: str, arch: str, sms: int) -> GpuSpec | None:
     """Figures of the GPU that a driver calls `product`; None where no name here is in that name, or where
     architecture or SMs differ, as with laptop boards and parts of a GPU."""
     plain = "".join(filter(str.isalnum, product.lower()))
-    found = [spec for name, spec in _SPECS_BY_NAME.items() if name.replace("-", "") in plain]
+    found = [spec for name, spec in SPECS.items() if name.replace("-", "") in plain]
     alike = [s for s in found if parse_arch_number(s.arch) == parse_arch_number(arch) and s.sms == sms]
     return max(alike, key=lambda spec: len(spec.name), default=None)
 
 
 def find_spec(name: str) -> GpuSpec | None:
     """Figures of a GPU by name; None for an unknown name."""
-    return _SPECS_BY_NAME.get(name)
+    return SPECS.get(name)

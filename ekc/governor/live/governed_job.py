@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.processes.group_signals import (
@@ -67,30 +67,6 @@ class CommandStartError(InvalidInput):
         self.exit_status = 127 if is_missing else 126
 
 
-class GovernedJob(Protocol):
-    """A job that is governed until it ends."""
-
-    pid: int
-
-    def read_variable(self, name: str) -> str | None:
-        """Variable of the job's environment; None if it is not set or may not be read."""
-
-    def is_running(self) -> bool:
-        """Whether the job is still running."""
-
-    def wait(self) -> int:
-        """Wait until the job ends or the governor leaves it; returns the exit status for the governor."""
-
-    def stop_waiting(self) -> None:
-        """Stop waiting for a process that the governor did not start: there is nothing to govern."""
-
-    def restore_signals(self) -> None:
-        """Restore the previous signal handlers."""
-
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-
-
 class CommandJob:
     """A command, started with the governor's terminal, process group, files and environment.
 
@@ -100,7 +76,8 @@ class CommandJob:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._pause: PauseContext = nullcontext
+        self.pause: PauseContext = nullcontext
+        """The context in which the governor stops."""
         self._previous_handlers: dict[int, SignalHandler] = {}
         self._pending_signals: list[int] = []
         """Signals that were received, but neither passed on nor dropped yet."""
@@ -154,10 +131,6 @@ class CommandJob:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-        self._pause = pause
-
     def read_variable(self, name: str) -> str | None:
         """Variable of the governor's environment, which the command inherited."""
         return os.environ.get(name)
@@ -178,7 +151,7 @@ class CommandJob:
         while not self._has_ended(POLL_S):
             self._take_blocked_signals()
             if self._read_stop_signal() == signal.SIGTTOU:
-                with self._pause():
+                with self.pause():
                     stop_beside(self.pid)
 
     def _has_ended(self, seconds: float) -> bool:
@@ -221,7 +194,7 @@ class CommandJob:
             if number not in STOP_SIGNALS or self._has_ended(0):
                 self._forward_signal()
                 continue
-            with self._pause():
+            with self.pause():
                 self._stop_with_command(number, is_sent_to_all=not self._forward_signal())
         self._is_forwarding = False
 
@@ -327,7 +300,8 @@ class AttachedJob:
             raise InvalidInput(f"--pid {pid}: {problem.strerror}; see ps for the jobs that run") from problem
         self.pid = pid
         self._has_left = threading.Event()
-        self._pause: PauseContext = nullcontext
+        self.pause: PauseContext = nullcontext
+        """The context in which the governor stops."""
         # Ignored signals (nohup) stay ignored.
         self._previous_handlers = {
             number: signal.signal(number, self._leave)
@@ -338,10 +312,6 @@ class AttachedJob:
         self._previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*self._stop_signals, signal.SIGCONT))
         # A terminal may stop processes that write to it from the background; the governor must not stop.
         self._previous_handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-
-    def set_pause(self, pause: PauseContext) -> None:
-        """Set the context in which the governor stops."""
-        self._pause = pause
 
     def read_variable(self, name: str) -> str | None:
         """Variable of the environment with which the process began; for the parent process, as it is now."""
@@ -386,9 +356,13 @@ class AttachedJob:
     def _stop(self) -> None:
         """Stop the governor alone, unless it was continued meanwhile; the process was started by another, who
         stops it or not."""
-        with self._pause():
+        with self.pause():
             if signal.SIGCONT not in signal.sigpending():
                 os.kill(os.getpid(), signal.SIGSTOP)
+
+
+GovernedJob = CommandJob | AttachedJob
+"""A job that is governed until it ends, or until the governor leaves it."""
 
 
 def _has_ended(descriptor: int, seconds: float) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from ekc.governor.request import GovernorRequest
 if TYPE_CHECKING:
     from ekc.governor.live.job_report import GovernorLog
     from ekc.governor.live.probe import JobProbeFactory
-    from ekc.governor.live.session import GovernorListener, LoopFunction, OpenedSession
+    from ekc.governor.live.session import GovernorListener, GovernorSession, LoopFunction
     from ekc.governor.protocols import Probe
 
 WATCH_INTERVAL_S = 1.0
@@ -61,7 +61,7 @@ def govern_job(
     """Govern, or advise, until the job ends, and restore the previous settings. Failures of the GPU raise
     nothing: the listener gets one line. This thread calls no driver until the job has ended."""
     governor = _JobGovernor(job, request, listener, make_probe, loop)
-    job.set_pause(governor.pause)
+    job.pause = governor.pause
     try:
         thread = threading.Thread(target=governor.run, name="ekc-govern", daemon=True)
         thread.start()
@@ -109,7 +109,10 @@ class _JobGovernor:
         self._job, self._request, self._listener = job, request, listener
         self._make_probe, self._loop = make_probe, loop
         self._ended = threading.Event()
-        self._opened: OpenedSession | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._session: GovernorSession | None = None
+        self._is_over = threading.Event()
+        """Set once the GPUs of the present session are governed no more."""
         self.logs: list[GovernorLog] = []
         self.problem: str | None = None
         self.early_end: str | None = None
@@ -133,10 +136,15 @@ class _JobGovernor:
 
     def close_session(self) -> None:
         """End the loops and restore the previous settings."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            self.logs += opened.finish()
-            opened.close()
+        keeper, session = self._keeper, self._session
+        self._keeper = self._session = None
+        self._is_over.set()
+        if session is not None:
+            self.logs += session.finish()
+        if keeper is not None:
+            from ekc.governor.live.session import end_leases
+
+            end_leases(keeper, self._listener)
 
     def compute_core_share(self) -> float | None:
         """Processor time since the loops began, as a share of one core; None where none began."""
@@ -149,8 +157,7 @@ class _JobGovernor:
     def pause(self) -> Iterator[None]:
         """Previous settings during a `with` block, in which this process is stopped. Another thread calls
         the driver: one that does not answer delays the stop by `PAUSE_TIMEOUT_S`, then the guard acts."""
-        opened = self._opened
-        keeper = None if opened is None else opened.keeper
+        keeper = self._keeper
         if keeper is None:
             yield
             return
@@ -217,28 +224,28 @@ class _JobGovernor:
                 self.close_session()
                 self._listener.on_note(refuted.reason)
                 return refuted.choice or find_seen_gpus(self._job, ancestor_pid, self._listener.on_progress)
-            if self._opened is None:
-                self._open(choice)
+            if self._session is None:
+                self._open(choice.uuids)
             self._ended.wait(WATCH_INTERVAL_S)
         return None if self._start is not None else choice
 
-    def _open(self, choice: GpuChoice) -> None:
-        """Take leases and start the loops, or say which process has them. Raises `EkcError`."""
-        from ekc.governor.live.session import OpenedSession
+    def _open(self, uuids: Sequence[str]) -> None:
+        """Take leases and start the loops, or say which process has them. Raises `EkcError`; `close_session`
+        is due then too."""
+        from ekc.governor.live.session import acquire_leases, open_session
 
-        opened = OpenedSession(
-            self._request,
-            self._listener,
-            self._make_probe,
-            self._job.is_running,
-            self._job_start_s,
-            self._loop,
-        )
+        request, listener = self._request, self._listener
+        is_over = self._is_over = threading.Event()
+
+        def make_probe(gpu: str) -> Probe:
+            return self._make_probe(gpu, lambda: not is_over.is_set() and self._job.is_running())
+
         try:
-            self._opened = opened
-            opened.open(choice.uuids)
+            self._keeper = keeper = acquire_leases(request, listener, uuids)
+            self._session = open_session(
+                request, listener, keeper, uuids, make_probe, self._job_start_s, self._loop
+            )
         except GovernedElsewhereError as problem:
-            self._opened = None
             if self.problem != str(problem):
                 self._listener.on_note(f"{problem}; the job runs ungoverned until that process ends")
             self.problem = str(problem)

@@ -6,7 +6,7 @@ step, and the others would wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -140,14 +140,13 @@ def intersect_offered(offered: Sequence[OfferedSettings]) -> OfferedSettings:
 
 
 def make_units(
-    gpus: Sequence[str], actuators: Sequence[Actuator], make_probe: Callable[[str], Probe], each: bool
+    actuators: Mapping[str, Actuator], make_probe: Callable[[str], Probe], each: bool
 ) -> list[GovernedUnit]:
-    """Units of GPUs, named by UUID: one for all of them, or with `each` one per GPU."""
-    if each or len(gpus) == 1:
-        pairs = zip(gpus, actuators, strict=True)
-        return [GovernedUnit(format_gpu_names([gpu]), make_probe(gpu), actuator) for gpu, actuator in pairs]
-    probe = GroupProbe([make_probe(gpu) for gpu in gpus])
-    return [GovernedUnit(format_gpu_names(gpus), probe, _join_actuators(actuators))]
+    """Units of GPUs, from their actuators by UUID: one for all of them, or with `each` one per GPU."""
+    if each or len(actuators) == 1:
+        return [GovernedUnit(format_gpu_names([gpu]), make_probe(gpu), x) for gpu, x in actuators.items()]
+    probe = GroupProbe([make_probe(gpu) for gpu in actuators])
+    return [GovernedUnit(format_gpu_names(list(actuators)), probe, _join_actuators(list(actuators.values())))]
 
 
 def _join_actuators(actuators: Sequence[Actuator]) -> Actuator:

@@ -169,16 +169,10 @@ class NvmlProbe:
         self.is_running = is_running
         self.read_step_count = read_step_count
         self.now: Callable[[], float] = time.monotonic
-        self._core_s = self._watched_s = 0.0
         self._powered_s = self.now()
         """Time of the last power reading that did not fail."""
         self._due_s = 0.0
         """Earliest time of the next reading: expensive readings stay rare in short recordings too."""
-
-    @property
-    def core_share(self) -> float:
-        """Processor time of sampling so far, as a share of one core."""
-        return self._core_s / self._watched_s if self._watched_s else 0.0
 
     def _read_sensors(self) -> NvmlReading:
         """Read all sensors now."""
@@ -197,13 +191,10 @@ class NvmlProbe:
 
     def record(self, seconds: float) -> SensorSamples:
         """Wait that long, less where the job ends, and return the samples, which may be empty."""
-        start_s = self.now()
         spacing = INSTANT_INTERVAL_S if self._sensor_s <= INSTANT_WINDOW_S else AVERAGED_INTERVAL_S
         with SensorSampler(self._read_sensors, spacing, self._due_s) as sampler:
             self._wait(seconds, sampler)
         self._due_s = sampler.due_s
-        self._core_s += sampler.core_s
-        self._watched_s += self.now() - start_s
         if sampler.failure is not None:
             raise sampler.failure
         rows = np.array([(at, *reading) for at, reading in list(sampler.rows)]).reshape(-1, 5)

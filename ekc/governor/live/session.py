@@ -25,7 +25,6 @@ from ekc.governor.job_meter import PASSING_FAILURES, DriverRetries, JobEnded
 from ekc.governor.live.gpus import format_gpu_names
 from ekc.governor.live.group import GovernedUnit, make_units
 from ekc.governor.live.job_report import GovernorLog
-from ekc.governor.live.probe import JobProbeFactory
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
 from ekc.governor.request import GovernorRequest, PlannedClock, Policy
@@ -245,90 +244,66 @@ def _wait_for_retry(probe: Probe) -> bool:
     return probe.is_running()
 
 
-class OpenedSession:
-    """Leases and control loops on some GPUs; `close` works however far `open` came."""
-
-    def __init__(
-        self,
-        request: GovernorRequest,
-        listener: GovernorListener,
-        make_probe: JobProbeFactory,
-        is_running: Callable[[], bool],
-        job_start_s: float,
-        loop: LoopFunction | None = None,
-    ) -> None:
-        self._request, self._listener, self._loop = request, listener, loop
-        self._make_job_probe, self._is_job_running = make_probe, is_running
-        self._job_start_s = job_start_s
-        """Monotonic time at which the job began."""
-        self._is_over = threading.Event()
-        self.keeper: LeaseKeeper | None = None
-        self.session: GovernorSession | None = None
-
-    def open(self, uuids: Sequence[str]) -> None:
-        """Take leases and start the loops. Raises `EkcError`; `close` is due then too."""
-        request = self._request
-        _check_not_split(uuids)
-        if request.plan is not None:
-            check_plan(request.plan, uuids)
-        advise = request.advise or not self._acquire_leases(uuids)
-        if self.keeper is None:
-            watched = [NullActuator(NvmlLimitReader(gpu).list_offered()) for gpu in uuids]
-            units = make_units(uuids, watched, self._make_probe, request.each)
-        else:
-            leased = [actuator.lease.reference.gpu for actuator in self.keeper.actuators]
-            units = make_units(leased, self.keeper.actuators, self._make_probe, request.each)
-        loop = self._loop or make_loop(request, advise, uuids, self._job_start_s, self._listener.on_note)
-        self.session = GovernorSession(units, loop, self._listener)
-
-    def finish(self) -> list[GovernorLog]:
-        """End the loops; returns their logs."""
-        self._is_over.set()
-        return self.session.finish() if self.session is not None else []
-
-    def close(self) -> None:
-        """Restore the previous settings; the guard does it where the driver does not answer."""
-        keeper = self.keeper
-        if keeper is None:
-            return
-        problems: list[str] = []
-        closer = threading.Thread(target=lambda: problems.extend(keeper.close()), daemon=True)
-        closer.start()
-        closer.join(LOOP_EXIT_TIMEOUT_S)
-        if closer.is_alive():
-            problems.append(
-                "the driver does not answer; the guard tries on, after that: ekc govern --restore"
-            )
-        for line in problems:
-            self._listener.on_note(line)
-
-    def _make_probe(self, gpu: str) -> Probe:
-        return self._make_job_probe(gpu, self._is_running)
-
-    def _is_running(self) -> bool:
-        """Whether the job runs, and these GPUs are governed for it."""
-        return not self._is_over.is_set() and self._is_job_running()
-
-    def _acquire_leases(self, uuids: Sequence[str]) -> bool:
-        """Lease the GPUs; False where `auto` finds no way to set clocks, so that only advice is possible."""
-        request, listener = self._request, self._listener
-        for gpu in uuids:  # Before the permission is tried, which sets the power cap to its present value.
-            if (governor_pid := find_governor_pid(gpu)) is not None:
-                raise GovernedElsewhereError(gpu, format_gpu_names([gpu]), governor_pid)
-        try:
-            settables = [choose_actuator(request.actuator, gpu) for gpu in uuids]
-        except DriverTrouble:
+def acquire_leases(
+    request: GovernorRequest, listener: GovernorListener, uuids: Sequence[str]
+) -> LeaseKeeper | None:
+    """Check GPUs, and lease them; None for advice only, also where `auto` finds no way to set clocks. Raises
+    `EkcError`."""
+    _check_not_split(uuids)
+    if request.plan is not None:
+        check_plan(request.plan, uuids)
+    if request.advise:
+        return None
+    for gpu in uuids:  # Before the permission is tried, which sets the power cap to its present value.
+        if (governor_pid := find_governor_pid(gpu)) is not None:
+            raise GovernedElsewhereError(gpu, format_gpu_names([gpu]), governor_pid)
+    try:
+        settables = [choose_actuator(request.actuator, gpu) for gpu in uuids]
+    except DriverTrouble:
+        raise
+    except ActuatorError as problem:
+        if request.actuator != "auto" or request.plan is not None:
             raise
-        except ActuatorError as problem:
-            if request.actuator != "auto" or request.plan is not None:
-                raise
-            listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
-            return False
-        self.keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
-        for actuator in self.keeper.actuators:
-            if actuator.restored is not None:
-                listener.on_note(f"an earlier governor was killed; {actuator.restored}")
-        return True
+        listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
+        return None
+    keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
+    for actuator in keeper.actuators:
+        if actuator.restored is not None:
+            listener.on_note(f"an earlier governor was killed; {actuator.restored}")
+    return keeper
+
+
+def open_session(
+    request: GovernorRequest,
+    listener: GovernorListener,
+    keeper: LeaseKeeper | None,
+    uuids: Sequence[str],
+    make_probe: Callable[[str], Probe],
+    job_start_s: float,
+    loop: LoopFunction | None = None,
+) -> GovernorSession:
+    """Start the loops on leased GPUs, without leases for advice. `job_start_s`: see `make_loop`. Raises
+    `EkcError`."""
+    actuators: dict[str, Actuator]
+    if keeper is None:
+        actuators = {gpu: NullActuator(NvmlLimitReader(gpu).list_offered()) for gpu in uuids}
+    else:
+        actuators = {actuator.lease.reference.gpu: actuator for actuator in keeper.actuators}
+    units = make_units(actuators, make_probe, request.each)
+    loop = loop or make_loop(request, keeper is None, uuids, job_start_s, listener.on_note)
+    return GovernorSession(units, loop, listener)
+
+
+def end_leases(keeper: LeaseKeeper, listener: GovernorListener) -> None:
+    """Restore the previous settings; the guard does it where the driver does not answer."""
+    problems: list[str] = []
+    closer = threading.Thread(target=lambda: problems.extend(keeper.close()), daemon=True)
+    closer.start()
+    closer.join(LOOP_EXIT_TIMEOUT_S)
+    if closer.is_alive():
+        problems.append("the driver does not answer; the guard tries on, after that: ekc govern --restore")
+    for line in problems:
+        listener.on_note(line)
 
 
 def _check_not_split(gpus: Sequence[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -208,16 +209,6 @@ MAX_SPREAD = 0.15
 """Largest relative spread of a stable period (GPOEO)."""
 
 
-class SampleRecorder(Protocol):
-    """A probe, or something that records through one."""
-
-    def record(self, seconds: float) -> SensorSamples:
-        """Wait that long and return the samples."""
-
-    def is_running(self) -> bool:
-        """Whether the job is still running."""
-
-
 @dataclass(frozen=True)
 class PeriodRecording:
     """A recording and the period found in it."""
@@ -230,18 +221,19 @@ class PeriodRecording:
     samples: SensorSamples
 
 
-def find_period(probe: SampleRecorder) -> PeriodRecording:
-    """Record until the period is stable, nothing repeats in 3 x `MAX_PERIOD_S`, or the job ends."""
-    samples = probe.record(FIRST_RECORDING_S)
+def find_period(record: Callable[[float], SensorSamples], goes_on: Callable[[], bool]) -> PeriodRecording:
+    """Record until the period is stable, nothing repeats in 3 x `MAX_PERIOD_S`, or `goes_on` is false, as
+    where the job ends. `record` waits so many seconds and returns the samples."""
+    samples = record(FIRST_RECORDING_S)
     while True:
         found = assess_recording(samples)
         missing_s = _compute_missing_s(found)
-        if missing_s <= 0.0 or not probe.is_running():
+        if missing_s <= 0.0 or not goes_on():
             return found
         # At most twice as long: that is often enough.
         longest_s = min(MAX_EXTENSION_S, max(FIRST_RECORDING_S, _get_span_s(samples)))
         more_s = float(np.clip(missing_s, MIN_EXTENSION_S, longest_s))
-        samples = concatenate_samples(samples, probe.record(more_s))
+        samples = concatenate_samples(samples, record(more_s))
 
 
 def assess_recording(samples: SensorSamples) -> PeriodRecording:

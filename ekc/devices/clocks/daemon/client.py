@@ -17,6 +17,7 @@ from ekc.devices.clocks.lease_file import Lease, read_boot_id
 from ekc.devices.clocks.limits import (
     LIMIT_NAMES,
     LIMITS,
+    GovernedLimits,
     Limit,
     LimitSetter,
     LimitTaken,
@@ -192,30 +193,20 @@ another job of a batch system may just have been suspended."""
 RENEW_INTERVAL_S = 0.25
 
 
-class DaemonActuator:
+class DaemonActuator(GovernedLimits):
     """Sets one GPU through the daemon, which keeps lease file and guard. None means "as before"; limits are
     at most what was set before, and at least what the daemon's allow-list permits."""
 
-    simulated = False
     restored = None
     """The daemon restores what an earlier governor left, and logs it."""
 
     def __init__(
         self, limits: DaemonLimits, daemon_lease: DaemonLease, renew_lease: Callable[[], None]
     ) -> None:
-        self._limits = limits
+        super().__init__(limits, renew_lease)
         self._daemon_lease = daemon_lease
-        self._renew_lease = renew_lease
         self._gpu = limits.reference.gpu
-        self._lock = threading.Lock()
-        """Serialises the control loop and the heartbeat, which both set limits: the last request counts."""
-        self._requested_settings = Settings()
         self.lease = Lease("", limits.reference, limits.label, self._before, (), os.getpid(), read_boot_id())
-
-    @property
-    def label(self) -> str:
-        """Label of the actuator."""
-        return self._limits.label
 
     @property
     def _before(self) -> Settings:
@@ -225,15 +216,11 @@ class DaemonActuator:
         """Values that can be set, from the lowest permitted ones up to the limits before the lease; none once
         others have set a clock."""
         lowest = self._daemon_lease.lowest[self._gpu]
-        return select_offered(self._limits.list_offered(), lowest, self._before, self.taken_limits())
+        return select_offered(self._limit_setter.list_offered(), lowest, self._before, self.taken_limits())
 
     def taken_limits(self) -> frozenset[Limit]:
         """Limits that others have set, as the daemon has noticed; they are theirs."""
         return self._daemon_lease.taken[self._gpu]
-
-    def settings(self) -> Settings:
-        """Settings requested last; None for a limit that is as before."""
-        return self._requested_settings
 
     def apply(self, settings: Settings) -> None:
         """Set all limits; where the lease was lost, take it again first. Raises `ActuatorError`, and
