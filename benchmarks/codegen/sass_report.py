@@ -23,7 +23,6 @@ as a share of what the fastest unit that takes the inputs' type could do at the 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from typing import Any
 
 import ekc
 from benchmarks.codegen.sass import Account, count_main_loop, disassemble
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.common.script import WIDE_TABLE, Arguments, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
 from ekc import devices
@@ -275,7 +274,7 @@ def _format_widths(loads: dict[int, int]) -> str:
     return ", ".join(f"{count} x {8 * width}" for width, count in sorted(loads.items())) or "-"
 
 
-def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ekc.Schedule:
+def _tune(op: ekc.Operator, device: Device, arguments: Arguments) -> ekc.Schedule:
     """The fastest schedule that the search finds."""
     file = None
     if arguments.records:
@@ -286,17 +285,7 @@ def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ek
         return run(op, device, store, workers, wish)[0].schedule
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
-    parser.add_argument("--residual", action="store_true", help="on devices with their seeded residual")
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
-    parser.add_argument("--target", action="append", choices=specs.list_names())
-    parser.add_argument("--schedule", type=Path, action="append", default=[])
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Disassemble each case, and print the table."""
     names = [] if arguments.schedule else select_names(CASES, arguments.only)
     lines = []
@@ -321,7 +310,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 BARS = {name: {n: list(bar) for n, bar in bars.items()} for name, (_, bars) in CASES.items()}
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    "--only": {"metavar": "TEXT", "default": "", "help": "cases with this in their name"},
+    "--residual": {"action": "store_true", "help": "on devices with their seeded residual"},
+    "--trials": {"type": int, "default": 256},
+    "--records": {"type": Path, "metavar": "DIR", "help": "folder of what was measured"},
+    "--target": {"action": "append", "choices": specs.list_names()},
+    "--schedule": {"type": Path, "action": "append", "default": []},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

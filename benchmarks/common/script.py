@@ -4,9 +4,9 @@ A script has a function `measure(arguments) -> result` and ends in
 
     main = make_main(__doc__, measure, BAR, options={"--trials": {"type": int, "default": 64}})
 
-An option has the arguments of `argparse.ArgumentParser.add_argument`; a function `add_options(parser)` may
-add them too. The result holds "lines", one for each row of the table. A line that a bar judges holds "pass".
-`format_lines` makes the table, of columns that each name a figure of the lines.
+An option has the arguments of `argparse.ArgumentParser.add_argument`. The result holds "lines", one for each
+row of the table. A line that a bar judges holds "pass". `format_lines` makes the table, of columns that each
+name a figure of the lines.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def make_main(
     doc: str | None,
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     bar: Mapping[str, Any] | None = None,
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     options: Mapping[str, Option] | None = None,
+    seed: int = 0,
 ) -> Callable[..., int]:
     """Make the `main` of a script: it parses the options, measures, prints the verdict and writes the JSON.
 
     `main(words=None)` returns 1 where the bar is missed, else 0. The JSON holds the result, `bar` and `pass`;
-    without a bar both are null. A result may hold its own "bar" and "pass".
+    without a bar both are null. A result may hold its own "bar" and "pass". `seed`: the default of `--seed`.
     """
 
     def main(words: Sequence[str] | None = None) -> int:
@@ -85,8 +85,7 @@ def make_main(
             description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-        parser.add_argument("--seed", type=int, default=0, help="first random seed, default %(default)s")
-        add_options(parser)
+        parser.add_argument("--seed", type=int, default=seed, help="first random seed, default %(default)s")
         for name, settings in (options or {}).items():
             parser.add_argument(name, **settings)
         arguments = parser.parse_args(words)

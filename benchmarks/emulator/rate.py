@@ -11,7 +11,6 @@ every output is held against NumPy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import WIDE_TABLE, Arguments, make_main
 from benchmarks.search.tune_table import make_hand_schedule
 from ekc import emulator
 from ekc.codegen import nvrtc
@@ -237,14 +236,7 @@ def list_verdicts(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--side", type=int, default=1024, help="of the matmul that runs whole")
-    parser.add_argument("--large", type=int, default=4096, help="of the matmul with chosen blocks")
-    parser.add_argument("--naive", type=int, default=64, help="of the naive matmul")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all kernels, and print the table."""
     result = run_kernels(arguments.side, arguments.large, arguments.naive, arguments.seed)
     print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
@@ -254,7 +246,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 BARS = {"whole_s": WHOLE_BAR_S, "whole_peak_bytes": MEMORY_BAR, "chosen_s": CHOSEN_BAR_S}
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    "--side": {"type": int, "default": 1024, "help": "of the matmul that runs whole"},
+    "--large": {"type": int, "default": 4096, "help": "of the matmul with chosen blocks"},
+    "--naive": {"type": int, "default": 64, "help": "of the naive matmul"},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

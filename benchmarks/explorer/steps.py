@@ -18,7 +18,6 @@ depend on the machine and its load, and have no bar; the aim is 0.3 s for the li
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -31,7 +30,7 @@ import numpy as np
 
 import ekc
 from benchmarks.common.ranking import spearman
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main, select_names
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
@@ -130,7 +129,7 @@ def _compare(
     }
 
 
-async def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure_operator(name: str, arguments: Arguments) -> dict[str, Any]:
     """All drawn schedules of an operator."""
     op, random = OPERATORS[name](), np.random.default_rng(arguments.seed)
     space = Space(op, devices.open(arguments.target).limits)
@@ -183,7 +182,7 @@ def _format_line(line: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure, and print the table."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EKC_CACHE_DIR"] = folder
@@ -195,17 +194,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": lines, "target": arguments.target, "load": os.getloadavg()}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this script."""
-    parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name contains this")
-    parser.add_argument("--target", default="a100", help="default %(default)s")
-    parser.add_argument(
-        "--schedules", type=int, default=25, help="drawn for each operator, default %(default)s"
-    )
-    parser.add_argument("--steps", type=int, default=10, help="next steps compiled, default %(default)s")
-
-
-main = make_main(__doc__, measure, BAR, add_options)
+OPTIONS = {
+    "--only": {"default": "", "metavar": "TEXT", "help": "operators whose name contains this"},
+    "--target": {"default": "a100", "help": "default %(default)s"},
+    "--schedules": {"type": int, "default": 25, "help": "drawn for each operator, default %(default)s"},
+    "--steps": {"type": int, "default": 10, "help": "next steps compiled, default %(default)s"},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

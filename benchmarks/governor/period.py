@@ -23,7 +23,6 @@ exactly again only after a whole number of readings.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, make_main
 from benchmarks.governor.traces import (
     APERIODIC,
     KINDS,
@@ -138,7 +137,7 @@ def make_verdict_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
     return {"kind": name, "traces": len(found)} | shares
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: Arguments) -> dict[str, Any]:
     """All figures, as JSON has them."""
     seeds = range(options.seed, options.seed + options.rounds)
     cases = [(seed, window) for seed in seeds for window in WINDOWS_S]
@@ -295,17 +294,7 @@ def format_recordings(device: str, lines: list[dict[str, Any]]) -> str:
     return f"sensors of {device}\n{format_table(rows[0], rows[1:])}"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.set_defaults(seed=30_000)
-    parser.add_argument("--rounds", type=int, default=40, help="traces of each kind and sensor")
-    parser.add_argument(
-        "--points", type=int, default=300, help="point-sampled traces of each case and seed; 0 for none"
-    )
-    parser.add_argument("--traces", type=Path, help="recorded traces as well")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Judge all traces and print the tables."""
     if arguments.rounds < 1:
         raise InvalidInput(f"--rounds is {arguments.rounds}; at least 1")
@@ -328,7 +317,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures | {"recorded": {"device": device, "rows": recordings}}
 
 
-main = make_main(__doc__, measure, BAR, add_options)
+OPTIONS = {
+    "--rounds": {"type": int, "default": 40, "help": "traces of each kind and sensor"},
+    "--points": {
+        "type": int,
+        "default": 300,
+        "help": "point-sampled traces of each case and seed; 0 for none",
+    },
+    "--traces": {"type": Path, "help": "recorded traces as well"},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,6 @@ budget (as published it keeps a tenth below).
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections import defaultdict
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.errors import InvalidInput
@@ -222,12 +221,6 @@ def format_line(row: dict[str, Any]) -> str:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="folder with the recordings")
-    parser.add_argument("--draws", type=int, default=20, help="runs with other noise, default %(default)s")
-
-
 def read_recordings(folder: Path) -> dict[str, list[Sweep]]:
     """Sweeps by recording; those of power caps that never act are apart."""
     recordings: dict[str, list[Sweep]] = {}
@@ -239,7 +232,7 @@ def read_recordings(folder: Path) -> dict[str, list[Sweep]]:
     return {name: sweeps for name, sweeps in recordings.items() if sweeps}
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Replay all sweeps and print the table."""
     recordings, policy = read_recordings(arguments.data), Policy()
     limited = [s for sweeps in recordings.values() for s in sweeps if s.is_limited()]
@@ -270,8 +263,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": rows, "jobs": jobs}
 
 
+OPTIONS = {
+    "--data": {"type": Path, "required": True, "help": "folder with the recordings"},
+    "--draws": {"type": int, "default": 20, "help": "runs with other noise, default %(default)s"},
+}
 main = make_main(
-    __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, add_options
+    __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, options=OPTIONS
 )
 
 if __name__ == "__main__":

@@ -16,14 +16,13 @@ A second table has steady jobs that save checkpoints: pauses of 1 to 6 s every 2
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
 from ekc.governor.period.detect import assess_recording
@@ -245,13 +244,7 @@ def format_rows(rows: list[dict[str, Any]]) -> str:
     return format_table(head, lines)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.set_defaults(seed=30_000)
-    parser.add_argument("--jobs", type=int, default=120, help="jobs, default %(default)s")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure all jobs and print the table."""
     if arguments.jobs < 1:
         raise InvalidInput(f"--jobs is {arguments.jobs}; at least 1")
@@ -274,7 +267,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = make_main(__doc__, measure, None, add_options)
+OPTIONS = {
+    "--jobs": {"type": int, "default": 120, "help": "jobs, default %(default)s"},
+}
+main = make_main(__doc__, measure, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
     sys.exit(main())

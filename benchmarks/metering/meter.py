@@ -10,7 +10,6 @@ share of rows that say so (docs/explanation/metering.md).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, format_verdict, judge_lines, make_main
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, judge_lines, make_main
 from ekc.tables import format_table
 from tests.scripted.nvml.card import Card, any_card
 from tests.scripted.nvml.metering import metered
@@ -49,9 +48,7 @@ def sample_short_call(random: np.random.Generator) -> float:
     return float(10 ** random.uniform(-5, -3))
 
 
-def measure_kind(
-    card_of: Callable[[np.random.Generator], Card], arguments: argparse.Namespace
-) -> dict[str, Any]:
+def measure_kind(card_of: Callable[[np.random.Generator], Card], arguments: Arguments) -> dict[str, Any]:
     """Meter all draws of one kind of card."""
     random = np.random.default_rng(arguments.seed)
     seeds = (int(arguments.seed) * 10**6 + draw for draw in range(arguments.draws))
@@ -78,12 +75,6 @@ def judge_kind(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     return figures | {"kind": name, "bar": {"error": ERROR, "held": HELD}, "pass": bool(met)}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=3.0)
-
-
 def format_row(row: dict[str, Any]) -> tuple[str, ...]:
     """A row of the table as text."""
     errors = (f"{row[key]:.2%}" for key in ("largest_error", "rms_error", "half_width"))
@@ -91,7 +82,7 @@ def format_row(row: dict[str, Any]) -> tuple[str, ...]:
     return row["kind"], *errors, f"{row['held']:.1%}", f"{row['noted']:.0%}", verdict
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure all kinds of cards, and print the table."""
     print(
         f"scripted NVML (no GPU), windows of {arguments.seconds:g} s, {arguments.draws} draws a row, "
@@ -104,7 +95,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 HEADERS = ("card", "largest error", "rms error", "half width", "held", "noted", "")
-main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, add_options)
+OPTIONS = {
+    "--draws": {"type": int, "default": 500},
+    "--seconds": {"type": float, "default": 3.0},
+}
+main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,7 +18,6 @@ of round-robin.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main, select_names
 from benchmarks.search.ablation_variants import apply_changes
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
@@ -165,16 +164,7 @@ def format_lines(lines: list[dict[str, Any]], cost: str) -> str:
     return format_table((COSTS[cost], "runs", *STRATEGIES[1:], ""), rows, width=WIDE_TABLE)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="models with this in their name")
-    parser.add_argument("--devices", default="a100,h100", help="simulated devices, default %(default)s")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each model on each device")
-    parser.add_argument("--trials", type=int, default=24, help="trials of each layer with equal shares")
-    parser.add_argument("--records", type=Path, default=Path("build/scheduler"))
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all models, and print the table."""
     arguments.records.mkdir(parents=True, exist_ok=True)
     names = select_names(MODELS, arguments.only)
@@ -197,7 +187,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": lines}
 
 
-main = make_main(__doc__, measure, {"high": BAR}, add_options)
+OPTIONS = {
+    "--only": {"metavar": "TEXT", "default": "", "help": "models with this in their name"},
+    "--devices": {"default": "a100,h100", "help": "simulated devices, default %(default)s"},
+    "--seeds": {"type": int, "default": 3, "help": "runs of each model on each device"},
+    "--trials": {"type": int, "default": 24, "help": "trials of each layer with equal shares"},
+    "--records": {"type": Path, "default": Path("build/scheduler")},
+}
+main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

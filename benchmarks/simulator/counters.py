@@ -13,7 +13,6 @@ of three trivial predictors.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 import time
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import spearman
 from benchmarks.common.recordings import read_table
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main
 from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, count_schedule, count_text
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput, ScheduleError
@@ -251,13 +250,7 @@ def list_notes(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help=f"the folder of {TABLE}")
-    parser.add_argument("--rows", type=int, default=200)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare all counters, and print the table."""
     result = compare_counters(arguments.data, arguments.rows, arguments.seed)
     print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
@@ -271,7 +264,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, add_options)
+OPTIONS = {
+    "--data": {"type": Path, "required": True, "help": f"the folder of {TABLE}"},
+    "--rows": {"type": int, "default": 200},
+}
+main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

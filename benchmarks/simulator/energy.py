@@ -10,7 +10,6 @@ of equals" is the rank correlation of log energies over all pairs of rows at one
 
 from __future__ import annotations
 
-import argparse
 import operator
 import os
 import sys
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import DATA, WIDE_TABLE, Arguments, format_verdict, make_main
 from benchmarks.simulator import learner, write_docs
 from benchmarks.simulator.energy_fit import (
     FOLDS,
@@ -293,23 +292,7 @@ def read_pairs(data: Path, count: int, seed: int) -> tuple[Pairs, Pairs]:
     return found[0], found[1]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument(
-        "--rows", type=int, default=1000, help="kernels of each recording to compile, at most"
-    )
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps compiled kernels; default: none is kept"
-    )
-    parser.add_argument(
-        "--write-docs",
-        action="store_true",
-        help="write the block of this script in docs/explanation/simulated-devices.md",
-    )
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Fit, score, and print the table."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EKC_CACHE_DIR"] = str(arguments.cache or folder)
@@ -396,7 +379,16 @@ def _format_score(line: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, add_options)
+OPTIONS = {
+    "--data": DATA,
+    "--rows": {"type": int, "default": 1000, "help": "kernels of each recording to compile, at most"},
+    "--cache": {"type": Path, "help": "folder that keeps compiled kernels; default: none is kept"},
+    "--write-docs": {
+        "action": "store_true",
+        "help": "write the block of this script in docs/explanation/simulated-devices.md",
+    },
+}
+main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,6 @@ the recordings show an effect, and the comparison describes how far the simulati
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.clblast import Xgemm
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import DATA, WIDE_TABLE, Arguments, make_main
 from benchmarks.simulator.rows import LATENCY, Recording, compile_work, read
 from ekc.devices.simulated.latency import estimate_latency
 from ekc.tables import format_table
@@ -113,14 +112,7 @@ def format_lines(lines: list[dict[str, Any]]) -> str:
     return format_table(rows[0], rows[1:], width=WIDE_TABLE)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--pairs", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare the pairs of each recording, and print the table."""
     if arguments.cache:
         os.environ["EKC_CACHE_DIR"] = str(arguments.cache)
@@ -136,7 +128,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": lines, "pairs": total, "faster": faster}
 
 
-main = make_main(__doc__, measure, add_options=add_options)
+OPTIONS = {
+    "--data": DATA,
+    "--pairs": {"type": int, "default": 0},
+    "--cache": {"type": Path, "help": "folder of compiled kernels"},
+}
+main = make_main(__doc__, measure, options=OPTIONS)
 
 if __name__ == "__main__":
     sys.exit(main())
