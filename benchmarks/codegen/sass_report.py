@@ -23,7 +23,6 @@ as a share of what the fastest unit that takes the inputs' type could do at the 
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -321,4 +320,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

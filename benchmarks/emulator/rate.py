@@ -55,7 +55,7 @@ try:
     from numba import cuda
 except ImportError:
     print(json.dumps(None))
-    sys.exit()
+    raise SystemExit()
 import numba
 import numpy as np
 
@@ -254,4 +254,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

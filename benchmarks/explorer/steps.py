@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -203,4 +202,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,6 @@ for these figures.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,4 +142,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, options=OPTIONS, seed=3000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

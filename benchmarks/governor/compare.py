@@ -13,7 +13,6 @@ recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -266,4 +265,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BARS, options=OPTIONS, seed=100)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -87,4 +86,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"share": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -231,4 +231,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"back_s": BACK_S, "back_of_guard_s": GUARD_S}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -314,4 +314,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"back_s": BAR_S}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

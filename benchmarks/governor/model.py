@@ -13,7 +13,6 @@ the mean of the other jobs at that clock, which knows nothing of the job.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -261,4 +260,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

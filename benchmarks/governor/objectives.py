@@ -13,7 +13,6 @@ clock is a fifth too low. There is no bar.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -195,4 +194,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, options=OPTIONS, seed=6000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -23,7 +23,6 @@ exactly again only after a whole number of readings.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -329,4 +328,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BAR, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,7 +16,6 @@ budget (as published it keeps a tenth below).
 from __future__ import annotations
 
 import csv
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,4 +271,4 @@ main = make_main(
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,7 +16,6 @@ A second table has steady jobs that save checkpoints: pauses of 1 to 6 s every 2
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -273,4 +272,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

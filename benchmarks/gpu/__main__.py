@@ -206,4 +206,4 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     # Who lends a machine for some minutes ends what runs longer: the report is written all the same.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main())
+    raise SystemExit(main())

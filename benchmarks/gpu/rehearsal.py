@@ -211,4 +211,4 @@ def format_played(played: Sequence[PlayedCall]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

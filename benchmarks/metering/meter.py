@@ -10,7 +10,6 @@ share of rows that say so (docs/explanation/metering.md).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -102,4 +101,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

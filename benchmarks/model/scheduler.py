@@ -197,4 +197,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
@@ -275,4 +274,4 @@ OPTIONS = {
 
 if __name__ == "__main__":
     # Not at the top, where tests without PyTorch would import it.
-    sys.exit(make_main(__doc__, measure, BAR, options=OPTIONS)())
+    raise SystemExit(make_main(__doc__, measure, BAR, options=OPTIONS)())

@@ -14,7 +14,6 @@ of three trivial predictors.
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -271,4 +270,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

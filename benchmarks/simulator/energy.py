@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -391,4 +390,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,7 +15,6 @@ needed; every prediction is simulated."""
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -214,4 +213,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -18,7 +18,6 @@ each figure: the roofline of the data sheet, and a bootstrap interval (95 %) ove
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -327,4 +326,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"median_error": ERROR_BARS, "spearman": RANK_BARS}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

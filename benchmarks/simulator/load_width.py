@@ -12,7 +12,6 @@ the recordings show an effect, and the comparison describes how far the simulati
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,4 +135,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
