@@ -80,14 +80,13 @@ def make_main(
     without a bar both are null. A result may hold its own "bar" and "pass". `seed`: the default of `--seed`.
     """
 
+    shared: dict[str, Option] = {
+        "--json": {"type": Path, "metavar": "FILE", "help": "write the results there"},
+        "--seed": {"type": int, "default": seed, "help": "first random seed, default %(default)s"},
+    }
+
     def main(words: Sequence[str] | None = None) -> int:
-        parser = argparse.ArgumentParser(
-            description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-        parser.add_argument("--seed", type=int, default=seed, help="first random seed, default %(default)s")
-        for name, settings in (options or {}).items():
-            parser.add_argument(name, **settings)
+        parser = make_parser(doc, shared | (options or {}))
         arguments = parser.parse_args(words)
         print(describe_versions(), flush=True)
         try:
@@ -101,6 +100,18 @@ def make_main(
         return int(result["pass"] is False)
 
     return main
+
+
+def make_parser(
+    doc: str | None, options: Mapping[str, Option], program: str | None = None
+) -> argparse.ArgumentParser:
+    """Make the parser of a script with these options; its help is `doc`."""
+    parser = argparse.ArgumentParser(
+        prog=program, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, settings in options.items():
+        parser.add_argument(name, **settings)
+    return parser
 
 
 def describe_versions() -> str:

@@ -12,7 +12,6 @@ a process outlived a killed call.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.script import make_parser
 from benchmarks.gpu.__main__ import PARTS
 from benchmarks.gpu.folder import ROWS
 from benchmarks.gpu.prices import VirtualClock
@@ -165,18 +165,44 @@ def is_running(pid: int) -> bool:
         return False
 
 
+OPTIONS = {
+    "--out": {
+        "type": Path,
+        "required": True,
+        "help": "folder of the results; files beside it",
+    },
+    "--device": {
+        "default": "h100",
+        "help": "a simulated device",
+    },
+    "--pack": {
+        "type": Path,
+        "help": "file of `python -m benchmarks.gpu.packs`",
+    },
+    "--kills": {
+        "type": int,
+        "default": 2,
+        "help": "of each call; default: 2",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+    },
+    "--dry-run": {
+        "action": "store_true",
+        "help": "small operators",
+    },
+    "--parts": {
+        "nargs": "+",
+        "choices": VISIT,
+        "help": "default: all six",
+    },
+}
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Play the visit, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; files beside it")
-    parser.add_argument("--device", default="h100", help="a simulated device")
-    parser.add_argument("--pack", type=Path, help="file of `python -m benchmarks.gpu.packs`")
-    parser.add_argument("--kills", type=int, default=2, help="of each call; default: 2")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dry-run", action="store_true", help="small operators")
-    parser.add_argument("--parts", nargs="+", choices=VISIT, help="default: all six")
+    parser = make_parser(__doc__, OPTIONS)
     given = parser.parse_args(words)
     options = ["--dry-run"] if given.dry_run else ["--device", given.device]
     visit = Rehearsal(given.out, given.kills, given.seed, options)
