@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +115,19 @@ def make_parser(
     for name, settings in options.items():
         parser.add_argument(name, **settings)
     return parser
+
+
+@contextmanager
+def use_compile_cache(folder: Path | None = None) -> Iterator[Path]:
+    """Keep compiled kernels in a folder; without one, in an empty folder that is removed in the end."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["EKC_CACHE_DIR"] = str(folder or empty)
+        try:
+            yield folder or Path(empty)
+        finally:
+            del os.environ["EKC_CACHE_DIR"]
+            os.environ.update(before)
 
 
 def describe_versions() -> str:

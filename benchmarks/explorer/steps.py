@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +28,14 @@ import numpy as np
 
 import ekc
 from benchmarks.common.ranking import spearman
-from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main, select_names
+from benchmarks.common.script import (
+    WIDE_TABLE,
+    Arguments,
+    format_verdict,
+    make_main,
+    select_names,
+    use_compile_cache,
+)
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
@@ -183,8 +189,7 @@ def _format_line(line: dict[str, Any]) -> tuple[str, ...]:
 
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure, and print the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["EKC_CACHE_DIR"] = folder
+    with use_compile_cache():
         names = select_names(OPERATORS, arguments.only)
         lines = [asyncio.run(measure_operator(name, arguments)) for name in names]
     label, what = devices.open(arguments.target).label, "seconds and picks: median / 95th percentile"

@@ -11,8 +11,6 @@ of equals" is the rank correlation of log energies over all pairs of rows at one
 from __future__ import annotations
 
 import operator
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -23,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error
-from benchmarks.common.script import DATA, WIDE_TABLE, Arguments, format_verdict, make_main
+from benchmarks.common.script import DATA, WIDE_TABLE, Arguments, format_verdict, make_main, use_compile_cache
 from benchmarks.simulator import learner, write_docs
 from benchmarks.simulator.energy_fit import (
     FOLDS,
@@ -293,8 +291,7 @@ def read_pairs(data: Path, count: int, seed: int) -> tuple[Pairs, Pairs]:
 
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Fit, score, and print the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["EKC_CACHE_DIR"] = str(arguments.cache or folder)
+    with use_compile_cache(arguments.cache):
         pairs, sweep_pairs = read_pairs(arguments.data, arguments.rows, arguments.seed)
         beside = [score_fma(arguments.data), score_streaming(arguments.data)]
     runs, sweep = make_runs(SPEC, pairs), make_runs(SPEC, sweep_pairs)

@@ -14,8 +14,6 @@ needed; every prediction is simulated."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -25,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.script import DATA, Arguments, make_main
+from benchmarks.common.script import DATA, Arguments, make_main, use_compile_cache
 from benchmarks.simulator import h200, residual, top, write_docs
 from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
@@ -185,9 +183,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure the parts, print the scores, and write the page where arguments."""
     print(f"NVRTC {nvrtc.version()}; all predictions are simulated")
     parts = (arguments.only,) if arguments.only else PARTS
-    with tempfile.TemporaryDirectory() as folder:
-        place = arguments.cache or Path(folder)
-        os.environ["EKC_CACHE_DIR"] = str(place)
+    with use_compile_cache(arguments.cache) as place:
         results = {part: _MEASURED[part](arguments, place) for part in parts}
     plots = results["clblast"].pop("plots") if "clblast" in results else {}
     texts = {part: _TEXTS[part](result) for part, result in results.items()}

@@ -21,6 +21,7 @@ from benchmarks.gpu.contenders import (
     SLICE_NOISE,
     SLICE_S,
     Contender,
+    Group,
     HotDevice,
     Ours,
     Slice,
@@ -30,7 +31,7 @@ from benchmarks.gpu.contenders import (
     estimate_slice_noise,
     rotate,
 )
-from benchmarks.gpu.equals_report import CONTROL, Group, format_groups, judge_group
+from benchmarks.gpu.equals_report import CONTROL, format_groups, judge_group
 from benchmarks.gpu.orders import COUNTED, list_order_variants
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
