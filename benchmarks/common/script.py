@@ -45,20 +45,24 @@ class Column(NamedTuple):
     header: str
     key: str
     """Key of its figure in a line. "pass" is the verdict."""
-    form: str = ""
-    """Format specification of the figure. Empty: the figure as it is."""
+    form: str | Callable[[Any], str] = ""
+    """Format specification of the figure, or a function of it. Empty: the figure as it is."""
     factor: float = 1
     """Factor on a figure with a format: 1e6 shows seconds as microseconds."""
 
 
-def format_lines(columns: Sequence[Column], lines: Iterable[Mapping[str, Any]], label_count: int = 1) -> str:
+def format_lines(
+    columns: Sequence[Column], lines: Iterable[Mapping[str, Any]], title: str = "", label_count: int = 1
+) -> str:
     """Format the table of some lines. A figure that is None, not a number or not in the line is "-"."""
     rows = [[format_figure(line, column) for column in columns] for line in lines]
-    return format_table([c.header for c in columns], rows, label_count=label_count, width=WIDE_TABLE)
+    return format_table([c.header for c in columns], rows, title, label_count, WIDE_TABLE)
 
 
 def format_figure(line: Mapping[str, Any], column: Column) -> str:
     """Format one figure of a line, or both ends of an interval."""
+    if callable(column.form):
+        return column.form(line.get(column.key))
     if column.key == "pass":
         return format_verdict(line)
     value = line.get(column.key)

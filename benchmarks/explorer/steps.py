@@ -29,9 +29,9 @@ import numpy as np
 import ekc
 from benchmarks.common.ranking import spearman
 from benchmarks.common.script import (
-    WIDE_TABLE,
     Arguments,
-    format_verdict,
+    Column,
+    format_lines,
     make_main,
     select_names,
     use_compile_cache,
@@ -45,7 +45,6 @@ from ekc.explorer.steps import estimate_families, find_legal_families, list_step
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 BAR = {"rank": 0.5, "pick": 1.05}
 """Median Spearman correlation of energies, at least; median pick by energy, at most."""
@@ -54,11 +53,6 @@ OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
     "matmul 512x512x512": lambda: ekc.matmul(512, 512, 512),
     "conv2d 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
 }
-HEADERS = (
-    *("operator", "schedules", "next steps", "list [s]", "figures [s]", "CPU [s]", "with estimates [s]"),
-    *("rank time", "joules", "pick time", "joules"),
-    *("error time", "joules", "scaled time", "joules", ""),
-)
 
 
 def draw_schedule(op: ekc.Operator, space: Space, random: np.random.Generator, number: int) -> ekc.Schedule:
@@ -167,24 +161,28 @@ def _summarise(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     return line
 
 
-def _format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    def pair(key: str) -> str:
-        return " / ".join(f"{x:.2f}" for x in line[key])
+def _format_pair(pair: tuple[float, float]) -> str:
+    return " / ".join(f"{x:.2f}" for x in pair)
 
-    return (
-        line["operator"],
-        str(line["schedules"]),
-        f"{line['next_steps']:.0f}",
-        *(pair(f"{stage}_s") for stage in ("list", "figures", "rules_cpu", "list_cpu")),
-        *(f"{line[f'{key}_rank']:.2f}" for key in ("latency_s", "energy_j")),
-        *(pair(f"{key}_pick") for key in ("latency_s", "energy_j")),
-        *(
-            f"{100 * line[f'{key}_{e}']:.0f}%"
-            for e in ("error", "scaled")
-            for key in ("latency_s", "energy_j")
-        ),
-        format_verdict(line),
-    )
+
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("schedules", "schedules"),
+    Column("next steps", "next_steps", ".0f"),
+    Column("list [s]", "list_s", _format_pair),
+    Column("figures [s]", "figures_s", _format_pair),
+    Column("CPU [s]", "rules_cpu_s", _format_pair),
+    Column("with estimates [s]", "list_cpu_s", _format_pair),
+    Column("rank time", "latency_s_rank", ".2f"),
+    Column("joules", "energy_j_rank", ".2f"),
+    Column("pick time", "latency_s_pick", _format_pair),
+    Column("joules", "energy_j_pick", _format_pair),
+    Column("error time", "latency_s_error", ".0%"),
+    Column("joules", "energy_j_error", ".0%"),
+    Column("scaled time", "latency_s_scaled", ".0%"),
+    Column("joules", "energy_j_scaled", ".0%"),
+    Column("", "pass"),
+)
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
@@ -194,7 +192,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         lines = [asyncio.run(measure_operator(name, arguments)) for name in names]
     label, what = devices.open(arguments.target).label, "seconds and picks: median / 95th percentile"
     title = f"Next steps on {label}; {what}; CPU: of one core, for the rules"
-    print(format_table(HEADERS, [_format_line(line) for line in lines], title, width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines, title))
     return {"lines": lines, "target": arguments.target, "load": os.getloadavg()}
 
 

@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Arguments, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
 from ekc.governor.period.detect import assess_recording
 from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
 from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values
-from ekc.tables import format_table
 
 FOUND_S = 40.0
 STRETCHES_S = (20.0, 40.0, 80.0, 160.0)
@@ -82,11 +81,11 @@ class TempoTrace:
     def cut(self, start_s: float, end_s: float) -> SensorSamples:
         """The readings between two times."""
         first, last = np.searchsorted(self.samples.time_s, (start_s, end_s))
-        columns = (getattr(self.samples, name)[first:last] for name in COLUMNS)
+        columns = (getattr(self.samples, name)[first:last] for name in SIGNALS)
         return SensorSamples(*columns, self.samples.power_limit_w, self.samples.sensor_s)
 
 
-COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+SIGNALS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
 
 
 def make_tempo_trace(seed: int) -> TempoTrace:
@@ -233,14 +232,18 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
     }
 
 
-def format_rows(rows: list[dict[str, Any]]) -> str:
-    """The table of all lengths."""
-    errors = ("median error", "90 %", "first period", "strongest")
-    head = ("stretch [s]", "readings", "measured", *errors, "stated error", "A/A in 1 sigma", "in 2")
-    names = ("measured", "median_error", "p90_error", "first_median_error", "strongest_median_error")
-    names += ("median_stated_error", "within_1", "within_2")
-    lines = [(f"{r['seconds']:g}", str(r["readings"]), *(f"{r[n]:.2%}" for n in names)) for r in rows]
-    return format_table(head, lines)
+COLUMNS = (
+    Column("stretch [s]", "seconds", "g"),
+    Column("readings", "readings"),
+    Column("measured", "measured", ".2%"),
+    Column("median error", "median_error", ".2%"),
+    Column("90 %", "p90_error", ".2%"),
+    Column("first period", "first_median_error", ".2%"),
+    Column("strongest", "strongest_median_error", ".2%"),
+    Column("stated error", "median_stated_error", ".2%"),
+    Column("A/A in 1 sigma", "within_1", ".2%"),
+    Column("in 2", "within_2", ".2%"),
+)
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
@@ -251,11 +254,11 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     found = [x for x in (measure_trace(make_tempo_trace(seed)) for seed in seeds) if x is not None]
     print(f"made traces (simulated), seeds {seeds[0]} to {seeds[-1]}; period found in {len(found)}")
     rows = [make_row(s, [x[s] for x in found]) for s in STRETCHES_S] if found else []
-    print(format_rows(rows))
+    print(format_lines(COLUMNS, rows))
     saving = [x for x in (measure_trace(make_checkpoint_trace(seed)) for seed in seeds) if x is not None]
     print(f"\nsteady jobs with checkpoints, the same seeds; period found in {len(saving)}")
     checkpoint_rows = [make_row(s, [x[s] for x in saving]) for s in STRETCHES_S] if saving else []
-    print(format_rows(checkpoint_rows))
+    print(format_lines(COLUMNS, checkpoint_rows))
     return {
         "seeds": [seeds[0], seeds[-1]],
         "jobs": len(seeds),

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, judge_lines, make_main
-from ekc.tables import format_table
+from benchmarks.common.script import Arguments, Column, format_lines, judge_lines, make_main
 from tests.scripted.nvml.card import Card, any_card
 from tests.scripted.nvml.metering import metered
 
@@ -74,13 +73,6 @@ def judge_kind(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     return figures | {"kind": name, "bar": {"error": ERROR, "held": HELD}, "pass": bool(met)}
 
 
-def format_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the table as text."""
-    errors = (f"{row[key]:.2%}" for key in ("largest_error", "rms_error", "half_width"))
-    verdict = "no bar" if row["pass"] is None else format_verdict(row)
-    return row["kind"], *errors, f"{row['held']:.1%}", f"{row['noted']:.0%}", verdict
-
-
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure all kinds of cards, and print the table."""
     print(
@@ -89,11 +81,19 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     )
     kinds = BARRED | KNOWN_LIMITS
     rows = [judge_kind(name, measure_kind(card_of, arguments)) for name, card_of in kinds.items()]
-    print(format_table(HEADERS, [*map(format_row, rows)], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, rows))
     return {"rows": rows, "seed": arguments.seed, "pass": judge_lines(rows)}
 
 
-HEADERS = ("card", "largest error", "rms error", "half width", "held", "noted", "")
+COLUMNS = (
+    Column("card", "kind"),
+    Column("largest error", "largest_error", ".2%"),
+    Column("rms error", "rms_error", ".2%"),
+    Column("half width", "half_width", ".2%"),
+    Column("held", "held", ".1%"),
+    Column("noted", "noted", ".0%"),
+    Column("", "pass", {True: "pass", False: "FAIL", None: "no bar"}.__getitem__),
+)
 OPTIONS = {
     "--draws": {"type": int, "default": 500},
     "--seconds": {"type": float, "default": 3.0},

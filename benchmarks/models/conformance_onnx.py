@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.common.script import Arguments, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.models.outcomes import (
     FAULTS,
     VERDICTS,
@@ -34,7 +34,6 @@ from benchmarks.models.outcomes import (
     judge,
 )
 from ekc.models.onnx_reader.read import read_onnx
-from ekc.tables import format_table
 
 LEAST_RIGHT = {"node": 1150, "shipped": 0}
 """Group of cases -> how many have to be right."""
@@ -150,9 +149,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     groups = run_onnx()
     print(f"onnx {onnx.__version__}")
     lines = [make_line(name, outcomes) for name, outcomes in groups.items()]
-    headers = ("cases", "number", *VERDICTS)
-    rows = [tuple(str(line[key]) for key in headers) for line in lines]
-    print(format_table(headers, rows, label_count=1))
+    print(format_lines([Column(name, name) for name in ("cases", "number", *VERDICTS)], lines))
     for outcome in (o for found in groups.values() for o in found if o.verdict in FAULTS):
         print(f"{outcome.verdict}: {outcome.name}: {outcome.reason}")
     if arguments.page:

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.clblast import Xgemm
-from benchmarks.common.script import DATA, WIDE_TABLE, Arguments, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from benchmarks.simulator.rows import LATENCY, Recording, compile_work, read
 from ekc.devices.simulated.latency import estimate_latency
-from ekc.tables import format_table
 
 FAST = 0.2
 """Share of the configurations, fastest first, of which pairs are compiled."""
@@ -98,17 +97,16 @@ def compare_pairs(recording: Recording, data: Path, count: int, seed: int) -> li
     return lines
 
 
-def format_lines(lines: list[dict[str, Any]]) -> str:
-    """The table."""
-    rows = [("recording", "operand from", "pairs", "faster", "ratio", "compiled", "recorded", "simulated")]
-    for x in lines:
-        shown = ("-", "-", "-")
-        if "compiled" in x:
-            shown = (str(x["compiled"]), f"{x['recorded_ratio']:.3f}", f"{x['simulated_ratio']:.3f}")
-        rows.append(
-            (x["device"], x["way"], str(x["pairs"]), f"{x['faster']:.0%}", f"{x['ratio']:.3f}", *shown)
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
+COLUMNS = (
+    Column("recording", "device"),
+    Column("operand from", "way"),
+    Column("pairs", "pairs"),
+    Column("faster", "faster", ".0%"),
+    Column("ratio", "ratio", ".3f"),
+    Column("compiled", "compiled"),
+    Column("recorded", "recorded_ratio", ".3f"),
+    Column("simulated", "simulated_ratio", ".3f"),
+)
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
@@ -120,7 +118,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         for recording in LATENCY
         for x in compare_pairs(recording, arguments.data, arguments.pairs, arguments.seed)
     ]
-    print(format_lines(lines))
+    print(format_lines(COLUMNS, lines))
     total = sum(x["pairs"] for x in lines)
     faster = sum(x["faster"] * x["pairs"] for x in lines) / total
     print(f"of {total:,} pairs the wider was faster in {faster:.0%}")
