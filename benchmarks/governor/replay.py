@@ -15,7 +15,6 @@ budget (as published it keeps a tenth below).
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common.recordings import read_table
 from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
-from ekc.errors import InvalidInput
 from ekc.governor.decision import LimitSearch, find_best
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
@@ -141,19 +140,10 @@ def make_result(sweep: Sweep, policy: Policy, chosen: int, readings: int) -> Rep
     return ReplayResult(sweep.name, readings, len(sweep.limit), *figures)
 
 
-def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
-    """Rows of one recording. Raises `InvalidInput` where the folder does not hold it."""
-    file = folder / name
-    if not file.is_file():
-        raise InvalidInput(f"data: {folder} has no {name}; name the folder that holds the recordings")
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
-
-
 def read_zeus(folder: Path, board: str) -> list[Sweep]:
     """Power-cap sweeps, one for each job."""
     table: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for row in read_rows(folder, f"zeus_power_caps_{board}.csv"):
+    for row in read_table(folder / f"zeus_power_caps_{board}.csv"):
         name = " ".join(row[k] for k in ("network", "dataset", "batch_size", "optimizer"))
         cap, seconds, watts = (float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power"))
         table[name].append((cap, seconds, watts * seconds))
@@ -167,7 +157,7 @@ def read_zeus(folder: Path, board: str) -> list[Sweep]:
 def read_perseus(folder: Path) -> list[Sweep]:
     """Clock sweeps, one for each pipeline stage: forward and backward together."""
     table: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
-    for row in read_rows(folder, "perseus_gpt3_a100_clocks.csv"):
+    for row in read_table(folder / "perseus_gpt3_a100_clocks.csv"):
         cell = table[row["stage"]][float(row["frequency"])]
         cell[0] += float(row["time"])
         cell[1] += float(row["energy"])

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from benchmarks.common.ranking import compute_error, spearman
@@ -65,7 +64,6 @@ COUNTED: Mapping[str, tuple[Callable[[OwnRow], float], tuple[str, ...]]] = {
 """The event of the model, and the counters of Nsight Compute that add up to it."""
 LEAST_DRAM_BYTES = 2e7
 """Bytes below which the traffic of DRAM is that of whatever else runs."""
-Vector = NDArray[np.float64]
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
