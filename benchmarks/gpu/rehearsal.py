@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> int:
     visit = Rehearsal(given.out, given.kills, given.seed, options)
     played = []
     for part in given.parts or [part for part in VISIT if part in PARTS]:
-        extra = ["--pack", str(given.pack)] if part == "pack" else []
+        extra = ["--pack", str(given.pack)] if part == "pack" and given.pack else []
         visit.options = [*options, *extra]
         played.append(visit.play(part, PARTS[part].MINUTES))
         print(f"{part}: {played[-1].device_s:.0f} s", file=sys.stderr, flush=True)
