@@ -23,8 +23,6 @@ as a share of what the fastest unit that takes the inputs' type could do at the 
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +30,7 @@ from typing import Any
 
 import ekc
 from benchmarks.codegen.sass import Account, count_main_loop, disassemble
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.common.script import Arguments, Column, format_lines, format_verdict, make_main, select_names
 from benchmarks.emulator.memory_efficiency import measure_memory_efficiency
 from benchmarks.search.depth import run
 from ekc import devices
@@ -48,7 +46,6 @@ from ekc.ptx.parser import parse_module
 from ekc.search.data.options import TuneOptions
 from ekc.search.database.database import RecordStore
 from ekc.search.loop.compile_job import open_worker_pool
-from ekc.tables import format_table
 
 TARGETS = ("a100", "h200")
 WIDE = 16
@@ -219,62 +216,49 @@ def make_line(name: str, schedule: ekc.Schedule, device: Device, bars: Bars) -> 
     }
 
 
-def format_lines(lines: list[dict[str, Any]]) -> str:
-    """The table."""
-    rows = [
-        (
-            "schedule",
-            "target",
-            "loop",
-            "FFMA",
-            "HMMA",
-            "HGMMA",
-            "LDSM",
-            "LDS",
-            "LDG",
-            "LDGSTS",
-            "spills",
-            "integer",
-            "in flight",
-            "stages",
-            "spare",
-            "conflicts",
-            "simulated",
-            "of peak",
-            "",
-        )
-    ]
-    for x in lines:
-        rows.append(
-            (
-                x["schedule"],
-                x["target"],
-                str(x["instructions"]),
-                f"{x['ffma']:.1%}",
-                f"{x['hmma']:.1%}",
-                str(x["hgmma"]),
-                str(x["ldsm"]),
-                *(_format_widths(x[kind]) for kind in ("shared_loads", "global_loads", "async_copies")),
-                str(x["spills"]),
-                f"{x['integer_per_multiply_add']:.2f}",
-                f"{x['in_flight_bytes'] / 1024:.0f} KiB",
-                str(x["stages"]),
-                f"{x['spare_passes']:.3g}, {x['spare_sectors']:.3g}",
-                f"{x['conflicts']:.3g}",
-                f"{x['latency_us']:.1f} us",
-                f"{x['share_of_peak']:.0%}",
-                "" if not x["bar"] else "pass" if x["pass"] else "FAIL " + ", ".join(x["missed"]),
-            )
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
-
-
 def _format_widths(loads: dict[int, int]) -> str:
     """Such as "32 x 128"."""
     return ", ".join(f"{count} x {8 * width}" for width, count in sorted(loads.items())) or "-"
 
 
-def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ekc.Schedule:
+COLUMNS = (
+    Column("schedule", "schedule"),
+    Column("target", "target"),
+    Column("loop", "instructions"),
+    Column("FFMA", "ffma", ".1%"),
+    Column("HMMA", "hmma", ".1%"),
+    Column("HGMMA", "hgmma"),
+    Column("LDSM", "ldsm"),
+    Column("LDS", "shared_loads", _format_widths),
+    Column("LDG", "global_loads", _format_widths),
+    Column("LDGSTS", "async_copies", _format_widths),
+    Column("spills", "spills"),
+    Column("integer", "integer_per_multiply_add", ".2f"),
+    Column("in flight", "kib_in_flight", "{:.0f} KiB".format),
+    Column("stages", "stages"),
+    Column("spare", "spare"),
+    Column("conflicts", "conflicts", ".3g"),
+    Column("simulated", "latency_us", "{:.1f} us".format),
+    Column("of peak", "share_of_peak", ".0%"),
+    Column("", "verdict"),
+)
+
+
+def print_lines(lines: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    shown = [
+        x
+        | {
+            "kib_in_flight": x["in_flight_bytes"] / 1024,
+            "spare": f"{x['spare_passes']:.3g}, {x['spare_sectors']:.3g}",
+            "verdict": " ".join([format_verdict(x), ", ".join(x["missed"])]).strip() if x["bar"] else "",
+        }
+        for x in lines
+    ]
+    print(format_lines(COLUMNS, shown), flush=True)
+
+
+def _tune(op: ekc.Operator, device: Device, arguments: Arguments) -> ekc.Schedule:
     """The fastest schedule that the search finds."""
     file = None
     if arguments.records:
@@ -285,17 +269,7 @@ def _tune(op: ekc.Operator, device: Device, arguments: argparse.Namespace) -> ek
         return run(op, device, store, workers, wish)[0].schedule
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases with this in their name")
-    parser.add_argument("--residual", action="store_true", help="on devices with their seeded residual")
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--records", type=Path, metavar="DIR", help="folder of what was measured")
-    parser.add_argument("--target", action="append", choices=specs.list_names())
-    parser.add_argument("--schedule", type=Path, action="append", default=[])
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Disassemble each case, and print the table."""
     names = [] if arguments.schedule else select_names(CASES, arguments.only)
     lines = []
@@ -308,19 +282,27 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             made = make()
             found = made if isinstance(made, ekc.Schedule) else _tune(made, device, arguments)
             lines.append(make_line(name, found, device, bars))
-            print(format_lines(lines[-1:]), flush=True)
+            print_lines(lines[-1:])
     tuned = (
         f"; fastest of {arguments.trials} trials, seed {arguments.seed}, simulated, except schedules by hand"
     )
     tuned = "" if arguments.schedule else tuned
     tuned += "" if arguments.residual else ", without residual"
     print(f"main loops{tuned}")
-    print(format_lines(lines))
+    print_lines(lines)
     return {"lines": lines}
 
 
 BARS = {name: {n: list(bar) for n, bar in bars.items()} for name, (_, bars) in CASES.items()}
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    "--only": {"metavar": "TEXT", "default": "", "help": "cases with this in their name"},
+    "--residual": {"action": "store_true", "help": "on devices with their seeded residual"},
+    "--trials": {"type": int, "default": 256},
+    "--records": {"type": Path, "metavar": "DIR", "help": "folder of what was measured"},
+    "--target": {"action": "append", "choices": specs.list_names()},
+    "--schedule": {"type": Path, "action": "append", "default": []},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

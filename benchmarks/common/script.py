@@ -4,17 +4,20 @@ A script has a function `measure(arguments) -> result` and ends in
 
     main = make_main(__doc__, measure, BAR, options={"--trials": {"type": int, "default": 64}})
 
-An option has the arguments of `argparse.ArgumentParser.add_argument`; a function `add_options(parser)` may
-add them too. The result holds "lines", one for each row of the table. A line that a bar judges holds "pass".
-`format_lines` makes the table, of columns that each name a figure of the lines.
+An option has the arguments of `argparse.ArgumentParser.add_argument`. The result holds "lines", one for each
+row of the table. A line that a bar judges holds "pass". `format_lines` makes the table, of columns that each
+name a figure of the lines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,20 +45,24 @@ class Column(NamedTuple):
     header: str
     key: str
     """Key of its figure in a line. "pass" is the verdict."""
-    form: str = ""
-    """Format specification of the figure. Empty: the figure as it is."""
+    form: str | Callable[[Any], str] = ""
+    """Format specification of the figure, or a function of it. Empty: the figure as it is."""
     factor: float = 1
     """Factor on a figure with a format: 1e6 shows seconds as microseconds."""
 
 
-def format_lines(columns: Sequence[Column], lines: Iterable[Mapping[str, Any]], label_count: int = 1) -> str:
+def format_lines(
+    columns: Sequence[Column], lines: Iterable[Mapping[str, Any]], title: str = "", label_count: int = 1
+) -> str:
     """Format the table of some lines. A figure that is None, not a number or not in the line is "-"."""
     rows = [[format_figure(line, column) for column in columns] for line in lines]
-    return format_table([c.header for c in columns], rows, label_count=label_count, width=WIDE_TABLE)
+    return format_table([c.header for c in columns], rows, title, label_count, WIDE_TABLE)
 
 
 def format_figure(line: Mapping[str, Any], column: Column) -> str:
     """Format one figure of a line, or both ends of an interval."""
+    if callable(column.form):
+        return column.form(line.get(column.key))
     if column.key == "pass":
         return format_verdict(line)
     value = line.get(column.key)
@@ -71,24 +78,22 @@ def make_main(
     doc: str | None,
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     bar: Mapping[str, Any] | None = None,
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     options: Mapping[str, Option] | None = None,
+    seed: int = 0,
 ) -> Callable[..., int]:
     """Make the `main` of a script: it parses the options, measures, prints the verdict and writes the JSON.
 
     `main(words=None)` returns 1 where the bar is missed, else 0. The JSON holds the result, `bar` and `pass`;
-    without a bar both are null. A result may hold its own "bar" and "pass".
+    without a bar both are null. A result may hold its own "bar" and "pass". `seed`: the default of `--seed`.
     """
 
+    shared: dict[str, Option] = {
+        "--json": {"type": Path, "metavar": "FILE", "help": "write the results there"},
+        "--seed": {"type": int, "default": seed, "help": "first random seed, default %(default)s"},
+    }
+
     def main(words: Sequence[str] | None = None) -> int:
-        parser = argparse.ArgumentParser(
-            description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-        parser.add_argument("--seed", type=int, default=0, help="first random seed, default %(default)s")
-        add_options(parser)
-        for name, settings in (options or {}).items():
-            parser.add_argument(name, **settings)
+        parser = make_parser(doc, shared | (options or {}))
         arguments = parser.parse_args(words)
         print(describe_versions(), flush=True)
         try:
@@ -102,6 +107,31 @@ def make_main(
         return int(result["pass"] is False)
 
     return main
+
+
+def make_parser(
+    doc: str | None, options: Mapping[str, Option], program: str | None = None
+) -> argparse.ArgumentParser:
+    """Make the parser of a script with these options; its help is `doc`."""
+    parser = argparse.ArgumentParser(
+        prog=program, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, settings in options.items():
+        parser.add_argument(name, **settings)
+    return parser
+
+
+@contextmanager
+def use_compile_cache(folder: Path | None = None) -> Iterator[Path]:
+    """Keep compiled kernels in a folder; without one, in an empty folder that is removed in the end."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["EKC_CACHE_DIR"] = str(folder or empty)
+        try:
+            yield folder or Path(empty)
+        finally:
+            del os.environ["EKC_CACHE_DIR"]
+            os.environ.update(before)
 
 
 def describe_versions() -> str:

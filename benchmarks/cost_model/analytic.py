@@ -25,7 +25,6 @@ counts, not the error of the model.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -247,4 +246,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,7 +16,6 @@ draws": quantile of their mean errors. "Least tenth": among the tenth of the ker
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -236,4 +235,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, {"times_better": TIMES_BETTER, "mean_by_rows": BARS}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

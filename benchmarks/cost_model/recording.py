@@ -11,7 +11,6 @@ below that of latency x constant power."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,4 +177,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, {"mean": f"below that of {RULE}"}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

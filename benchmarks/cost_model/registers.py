@@ -6,13 +6,12 @@ Legal schedules as in the first round of a run: bred by the analytic prior, then
 Each is compiled for sm_80. *spill*: share of the kernels whose stack is larger than 64 bytes by ptxas;
 *median*: median of estimated over allocated registers, of the other kernels; *spread*: standard deviation of
 the log of that ratio. --a-round sets the registers that the estimate adds for each round of the copy of a
-pipelined tile (`REGISTERS_PER_ROUND` of `ekc/ir/analysis/registers.py`); 0 is the rule before that. No bar:
+pipelined tile (`REGISTERS_PER_ROUND` of `ekc/ir/analysis/occupancy.py`); 0 is the rule before that. No bar:
 the figures describe an estimate that the search corrects by what it measures.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +25,7 @@ from benchmarks.search.ablation_variants import apply_changes
 from benchmarks.search.tune_table import TARGET
 from ekc import devices
 from ekc.codegen.generate import compile_schedule, describe_toolchain
-from ekc.ir.analysis import registers
+from ekc.ir.analysis import occupancy
 from ekc.ir.lowering.lower import derive_launches
 from ekc.processes.pool import count_cores
 from ekc.search.data.defaults import SPILLS
@@ -50,7 +49,7 @@ COLUMNS = (
 OPTIONS = {
     "--only": ONLY,
     "--draws": {"type": int, "default": 100},
-    "--a-round": {"type": int, "default": registers.REGISTERS_PER_ROUND},
+    "--a-round": {"type": int, "default": occupancy.REGISTERS_PER_ROUND},
 }
 
 
@@ -72,7 +71,7 @@ def count_registers(schedule: ekc.Schedule) -> tuple[float, float, float]:
     compiled = compile_schedule(schedule, "sm_80")
     most = int(np.argmax([r.registers for r in compiled.resources]))
     needed = (
-        registers.estimate_registers(derive_launches(schedule.program)[most]) + registers.RESERVED_REGISTERS
+        occupancy.estimate_registers(derive_launches(schedule.program)[most]) + occupancy.RESERVED_REGISTERS
     )
     found = compiled.resources[most]
     return float(needed), float(found.registers), float(found.stack_bytes)
@@ -98,7 +97,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Compile schedules of each operator, and print the table."""
     every = OPERATORS | MORE
     names = select_names(every, arguments.only)
-    with apply_changes({"ekc.ir.analysis.registers:REGISTERS_PER_ROUND": arguments.a_round}):
+    with apply_changes({"ekc.ir.analysis.occupancy:REGISTERS_PER_ROUND": arguments.a_round}):
         lines = [measure_operator(name, every[name](), arguments.draws, arguments.seed) for name in names]
     print(f"NVRTC {describe_toolchain()}, seed {arguments.seed}, {arguments.a_round} registers a round")
     print(format_lines(COLUMNS, lines))
@@ -108,4 +107,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

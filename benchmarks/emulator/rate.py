@@ -11,7 +11,6 @@ every output is held against NumPy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -26,12 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.search.tune_table import make_hand_schedule
 from ekc import emulator
 from ekc.codegen import nvrtc
 from ekc.codegen.generate import generate
-from ekc.tables import format_table
 
 ARCH = "sm_80"
 WHOLE_BAR_S, CHOSEN_BAR_S = 4.0, 10.0
@@ -39,7 +37,16 @@ MEMORY_BAR = 2**30
 """Bytes of peak memory that the whole 1024^3, sanitizer on, must stay below."""
 CHOSEN = 4
 """Blocks of the large matmul that run: the first, the last and seeded ones between."""
-HEADERS = ("kernel", "sanitizer", "blocks", "lane instr.", "s", "lane instr./s", "peak MiB", "right")
+COLUMNS = (
+    Column("kernel", "kernel"),
+    Column("sanitizer", "sanitize", {True: "on", False: "off"}.__getitem__),
+    Column("blocks", "blocks"),
+    Column("lane instr.", "lane_instructions", ","),
+    Column("s", "seconds", ".2f"),
+    Column("lane instr./s", "lane_instructions_per_s", ",.0f"),
+    Column("peak MiB", "peak_bytes", ".0f", 2**-20),
+    Column("right", "right", {True: "yes", False: "WRONG"}.__getitem__),
+)
 INSTALL = "pip install numba numba-cuda"
 NAIVE_CUDA = """
 extern "C" __global__ void naive(const float* a, const float* b, float* c, int n) {
@@ -56,7 +63,7 @@ try:
     from numba import cuda
 except ImportError:
     print(json.dumps(None))
-    sys.exit()
+    raise SystemExit()
 import numba
 import numpy as np
 
@@ -194,20 +201,6 @@ def run_kernels(side: int, large: int, small: int, seed: int) -> dict[str, Any]:
     }
 
 
-def format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table as text."""
-    return (
-        line["kernel"],
-        "on" if line["sanitize"] else "off",
-        f"{line['blocks_run']} of {line['total_blocks']}",
-        f"{line['lane_instructions']:,}",
-        f"{line['seconds']:.2f}",
-        f"{line['lane_instructions_per_s']:,.0f}",
-        f"{line['peak_bytes'] / 2**20:.0f}",
-        "yes" if line["right"] else "WRONG",
-    )
-
-
 def compare_with_numba(result: dict[str, Any]) -> str:
     """Compare the time of numba's simulator for the naive kernel with the machine, sanitizer off."""
     found, ours = result["numba"], result["lines"][-1]
@@ -237,24 +230,23 @@ def list_verdicts(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--side", type=int, default=1024, help="of the matmul that runs whole")
-    parser.add_argument("--large", type=int, default=4096, help="of the matmul with chosen blocks")
-    parser.add_argument("--naive", type=int, default=64, help="of the naive matmul")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all kernels, and print the table."""
     result = run_kernels(arguments.side, arguments.large, arguments.naive, arguments.seed)
     print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
-    print(format_table(HEADERS, [*map(format_line, result["lines"])], width=WIDE_TABLE))
+    shown = [x | {"blocks": f"{x['blocks_run']} of {x['total_blocks']}"} for x in result["lines"]]
+    print(format_lines(COLUMNS, shown))
     print("\n".join([compare_with_numba(result), *list_verdicts(result)]))
     return result
 
 
 BARS = {"whole_s": WHOLE_BAR_S, "whole_peak_bytes": MEMORY_BAR, "chosen_s": CHOSEN_BAR_S}
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    "--side": {"type": int, "default": 1024, "help": "of the matmul that runs whole"},
+    "--large": {"type": int, "default": 4096, "help": "of the matmul with chosen blocks"},
+    "--naive": {"type": int, "default": 64, "help": "of the naive matmul"},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

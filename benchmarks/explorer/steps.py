@@ -18,11 +18,8 @@ depend on the machine and its load, and have no bar; the aim is 0.3 s for the li
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +28,14 @@ import numpy as np
 
 import ekc
 from benchmarks.common.ranking import spearman
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import (
+    Arguments,
+    Column,
+    format_lines,
+    make_main,
+    select_names,
+    use_compile_cache,
+)
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
@@ -41,7 +45,6 @@ from ekc.explorer.steps import estimate_families, find_legal_families, list_step
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
-from ekc.tables import format_table
 
 BAR = {"rank": 0.5, "pick": 1.05}
 """Median Spearman correlation of energies, at least; median pick by energy, at most."""
@@ -50,11 +53,6 @@ OPERATORS: dict[str, Callable[[], ekc.Operator]] = {
     "matmul 512x512x512": lambda: ekc.matmul(512, 512, 512),
     "conv2d 1x64x56x56 3x3 -> 64": lambda: ekc.conv2d(1, 64, 56, 56, out_channels=64, kernel=3, padding=1),
 }
-HEADERS = (
-    *("operator", "schedules", "next steps", "list [s]", "figures [s]", "CPU [s]", "with estimates [s]"),
-    *("rank time", "joules", "pick time", "joules"),
-    *("error time", "joules", "scaled time", "joules", ""),
-)
 
 
 def draw_schedule(op: ekc.Operator, space: Space, random: np.random.Generator, number: int) -> ekc.Schedule:
@@ -130,7 +128,7 @@ def _compare(
     }
 
 
-async def measure_operator(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure_operator(name: str, arguments: Arguments) -> dict[str, Any]:
     """All drawn schedules of an operator."""
     op, random = OPERATORS[name](), np.random.default_rng(arguments.seed)
     space = Space(op, devices.open(arguments.target).limits)
@@ -163,49 +161,48 @@ def _summarise(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     return line
 
 
-def _format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    def pair(key: str) -> str:
-        return " / ".join(f"{x:.2f}" for x in line[key])
-
-    return (
-        line["operator"],
-        str(line["schedules"]),
-        f"{line['next_steps']:.0f}",
-        *(pair(f"{stage}_s") for stage in ("list", "figures", "rules_cpu", "list_cpu")),
-        *(f"{line[f'{key}_rank']:.2f}" for key in ("latency_s", "energy_j")),
-        *(pair(f"{key}_pick") for key in ("latency_s", "energy_j")),
-        *(
-            f"{100 * line[f'{key}_{e}']:.0f}%"
-            for e in ("error", "scaled")
-            for key in ("latency_s", "energy_j")
-        ),
-        format_verdict(line),
-    )
+def _format_pair(pair: tuple[float, float]) -> str:
+    return " / ".join(f"{x:.2f}" for x in pair)
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("schedules", "schedules"),
+    Column("next steps", "next_steps", ".0f"),
+    Column("list [s]", "list_s", _format_pair),
+    Column("figures [s]", "figures_s", _format_pair),
+    Column("CPU [s]", "rules_cpu_s", _format_pair),
+    Column("with estimates [s]", "list_cpu_s", _format_pair),
+    Column("rank time", "latency_s_rank", ".2f"),
+    Column("joules", "energy_j_rank", ".2f"),
+    Column("pick time", "latency_s_pick", _format_pair),
+    Column("joules", "energy_j_pick", _format_pair),
+    Column("error time", "latency_s_error", ".0%"),
+    Column("joules", "energy_j_error", ".0%"),
+    Column("scaled time", "latency_s_scaled", ".0%"),
+    Column("joules", "energy_j_scaled", ".0%"),
+    Column("", "pass"),
+)
+
+
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure, and print the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["EKC_CACHE_DIR"] = folder
+    with use_compile_cache():
         names = select_names(OPERATORS, arguments.only)
         lines = [asyncio.run(measure_operator(name, arguments)) for name in names]
     label, what = devices.open(arguments.target).label, "seconds and picks: median / 95th percentile"
     title = f"Next steps on {label}; {what}; CPU: of one core, for the rules"
-    print(format_table(HEADERS, [_format_line(line) for line in lines], title, width=WIDE_TABLE))
+    print(format_lines(COLUMNS, lines, title))
     return {"lines": lines, "target": arguments.target, "load": os.getloadavg()}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this script."""
-    parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name contains this")
-    parser.add_argument("--target", default="a100", help="default %(default)s")
-    parser.add_argument(
-        "--schedules", type=int, default=25, help="drawn for each operator, default %(default)s"
-    )
-    parser.add_argument("--steps", type=int, default=10, help="next steps compiled, default %(default)s")
-
-
-main = make_main(__doc__, measure, BAR, add_options)
+OPTIONS = {
+    "--only": {"default": "", "metavar": "TEXT", "help": "operators whose name contains this"},
+    "--target": {"default": "a100", "help": "default %(default)s"},
+    "--schedules": {"type": int, "default": 25, "help": "drawn for each operator, default %(default)s"},
+    "--steps": {"type": int, "default": 10, "help": "next steps compiled, default %(default)s"},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,8 +12,6 @@ for these figures.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
-from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
+from benchmarks.common.script import Arguments, make_main
+from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
 from ekc.governor.accounting import Accounted, StaticLimit, find_true_static
 from ekc.governor.decision import find_best
@@ -112,13 +110,7 @@ def format_row(name: str, estimates: Sequence[Estimate]) -> str:
     return row + ("" if np.isnan(regret).all() else f" {np.nanmean(regret):7.2%}")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    add_job_options(parser, seed=3000, seeds=4)
-    parser.add_argument("--data", type=Path, help="folder with the recordings")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the tables."""
     results = [judge_job(job) for job in sample_jobs(arguments.seed, arguments.seeds, arguments.seconds)]
     net, static = [x for x, _ in results], [x for _, x in results if x is not None]
@@ -143,7 +135,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"net": [asdict(x) for x in net], "static": [asdict(x) for x in (*static, *recorded)]}
 
 
-main = make_main(__doc__, measure, None, add_options)
+OPTIONS = {
+    **make_job_options(4),
+    "--data": {"type": Path, "help": "folder with the recordings"},
+}
+main = make_main(__doc__, measure, options=OPTIONS, seed=3000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

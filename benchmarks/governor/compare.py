@@ -13,15 +13,13 @@ recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, Option, format_verdict, make_main
 from benchmarks.governor.baselines import run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.counted_run import CountedRun
@@ -213,17 +211,12 @@ def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
     return "\n".join(out)
 
 
-def add_job_options(parser: argparse.ArgumentParser, seed: int, seeds: int) -> None:
-    """Add the options of `sample_jobs`, which other scripts have too, with the defaults of one script."""
-    parser.set_defaults(seed=seed)
-    parser.add_argument("--seeds", type=int, default=seeds, help="jobs of each kind on each card")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long a job runs at the default")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    add_job_options(parser, seed=100, seeds=6)
-    parser.add_argument("--only", default=",".join(GOVERNORS).replace(", ", "; "), help="governors, by comma")
+def make_job_options(seeds: int) -> dict[str, Option]:
+    """Make the options of `sample_jobs`, with the default number of jobs of a script."""
+    return {
+        "--seeds": {"type": int, "default": seeds, "help": "jobs of each kind on each card"},
+        "--seconds": {"type": float, "default": 3600.0, "help": "how long a job runs at the default"},
+    }
 
 
 def parse_names(text: str) -> list[str]:
@@ -236,7 +229,7 @@ def parse_names(text: str) -> list[str]:
     return names
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the tables."""
     names = parse_names(arguments.only)
     models = {device: train_simulated_model(device) for device in DEVICES}
@@ -265,7 +258,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = make_main(__doc__, measure, BARS, add_options)
+OPTIONS = {
+    **make_job_options(6),
+    "--only": {"default": ",".join(GOVERNORS).replace(", ", "; "), "help": "governors, by comma"},
+}
+main = make_main(__doc__, measure, BARS, options=OPTIONS, seed=100)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,19 +9,17 @@ The governor is billed from the start of its loop; the guard from its own start.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.governor.kills import GUARD, list_children
 from tests.scripted.nvml.boards import ScriptedBoards
 
@@ -64,12 +62,7 @@ def _read_core_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--seconds", type=float, default=180.0)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure both kinds of cards and print the table."""
     print(platform.platform(terse=True))
     print(f"scripted NVML, a job of {arguments.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
@@ -87,7 +80,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": rows}
 
 
-main = make_main(__doc__, measure, {"share": BAR}, add_options)
+OPTIONS = {
+    "--seconds": {"type": float, "default": 180.0},
+}
+main = make_main(__doc__, measure, {"share": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

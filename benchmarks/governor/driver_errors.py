@@ -34,7 +34,6 @@ clock.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -48,7 +47,7 @@ from typing import Any
 
 import pynvml
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, make_main
 from benchmarks.governor.kills import has_set_clock
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
@@ -191,14 +190,7 @@ def _is_message(line: str) -> bool:
     return MESSAGE.fullmatch(line) is not None and "a bug in ekc" not in line
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--jobs", type=int, default=100)
-    parser.add_argument("--parallel", type=int, default=20, help="jobs at a time, default %(default)s")
-    parser.add_argument("--quick", action="store_true", help="jobs of some seconds")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the table."""
     kinds = [list(KINDS)[n % len(KINDS)] for n in range(arguments.jobs)]
     errors = [KINDS[kind][n // len(KINDS) % len(KINDS[kind])] for n, kind in enumerate(kinds)]
@@ -231,7 +223,12 @@ def _report_kind(kind: str, cases: list[Case]) -> dict[str, Any]:
     return {"kind": kind, **counts, "pass": is_right}
 
 
-main = make_main(__doc__, measure, {"back_s": BACK_S, "back_of_guard_s": GUARD_S}, add_options)
+OPTIONS = {
+    "--jobs": {"type": int, "default": 100},
+    "--parallel": {"type": int, "default": 20, "help": "jobs at a time, default %(default)s"},
+    "--quick": {"action": "store_true", "help": "jobs of some seconds"},
+}
+main = make_main(__doc__, measure, {"back_s": BACK_S, "back_of_guard_s": GUARD_S}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from benchmarks.governor.replay import read_rows
+from benchmarks.common.recordings import read_table
 
 SHARPNESS = (2, 3, 4, 5, 6, 8)
 
@@ -42,17 +42,17 @@ def fit_kernel(clock: np.ndarray, seconds: np.ndarray) -> tuple[float, float, fl
 def print_kernels(folder: Path) -> None:
     """Fit Perseus' stages, the four GEMM tiles recorded at every clock, and the FMA kernel."""
     table: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in read_rows(folder, "perseus_gpt3_a100_clocks.csv"):
+    for row in read_table(folder / "perseus_gpt3_a100_clocks.csv"):
         if row["stage"] in ("0", "7"):
             table[f"GPT-3 {row['instruction']} {row['stage']}"].append(
                 (float(row["frequency"]), float(row["time"]))
             )
     tiles = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "VWM", "VWN", "SA", "SB")
-    for row in read_rows(folder, "a100_gemm_clocks.csv"):
+    for row in read_table(folder / "a100_gemm_clocks.csv"):
         table["GEMM " + "-".join(row[t] for t in tiles)].append(
             (float(row["clock_mhz"]), float(row["time_ms"]))
         )
-    for row in read_rows(folder, "fp32_power_vs_clock.csv"):
+    for row in read_table(folder / "fp32_power_vs_clock.csv"):
         table[f"FMA {row['gpu']}"].append((float(row["clock_mhz"]), float(row["time_ms"])))
     for name, points in table.items():
         clock, seconds = np.array(sorted(points)).T
@@ -79,7 +79,7 @@ def compute_slowdown(caps: np.ndarray, c: float, drawn_w: float, base: float, p:
 def print_jobs(folder: Path, name: str, board: str, base: float) -> None:
     """Fit each network and batch size of one sweep: power without a cap, and core share from its caps."""
     table: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
-    for row in read_rows(folder, name):
+    for row in read_table(folder / name):
         key = (row["network"], row["batch_size"])
         table[key].append(tuple(float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power")))
     for (network, batch), points in table.items():

@@ -22,7 +22,6 @@ CONDITION is a fault under which the limits must go back too. All but `nothing` 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import platform
@@ -37,7 +36,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, make_main
 from ekc.errors import InvalidInput
 from ekc.processes.process_facts import list_process_family
 from tests.devices.clocks.conditions import (
@@ -293,15 +292,7 @@ def _read_command(pid: int) -> str:
         return ""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument(
-        "--under", choices=CONDITIONS, default="nothing", help="fault beside the kills, see above"
-    )
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all kills and print the table."""
     rng, under = random.Random(arguments.seed), arguments.under
     if under != "nothing" and (os.geteuid() != 0 or not can_mount()):
@@ -316,7 +307,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": [_run_cases(name, under, arguments.kills, rng) for name in names]}
 
 
-main = make_main(__doc__, measure, {"back_s": BAR_S}, add_options)
+OPTIONS = {
+    "--kills": {"type": int, "default": 20},
+    "--under": {"choices": CONDITIONS, "default": "nothing", "help": "fault beside the kills, see above"},
+}
+main = make_main(__doc__, measure, {"back_s": BAR_S}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

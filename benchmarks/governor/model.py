@@ -13,15 +13,13 @@ the mean of the other jobs at that clock, which knows nothing of the job.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.job_meter import make_reading
 from ekc.governor.progress_rate import ProgressSource
@@ -240,13 +238,7 @@ def add_verdicts(rows: list[dict[str, object]]) -> None:
             row["pass"] = all(float(str(row[name])) < float(str(mean[name])) for name in figures)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--seeds", type=int, default=len(TRAINING_SEEDS), help="training jobs of each kind")
-    parser.add_argument("--card", choices=CARDS, help="only this card")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Train and judge the trees of each card, and print the table."""
     cards = (arguments.card,) if arguments.card else CARDS
     rows = [row for card in cards for row in judge_card(card, arguments.seeds)]
@@ -261,7 +253,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"simulated": True, "lines": rows}
 
 
-main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, add_options)
+OPTIONS = {
+    "--seeds": {"type": int, "default": len(TRAINING_SEEDS), "help": "training jobs of each kind"},
+    "--card": {"choices": CARDS, "help": "only this card"},
+}
+main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,16 +13,14 @@ clock is a fifth too low. There is no bar.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
-from benchmarks.governor.compare import add_job_options, measure_default, sample_jobs
+from benchmarks.common.script import Arguments, make_main
+from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
 from ekc.governor.accounting import find_true_static
 from ekc.governor.event_records import Chosen, Event
 from ekc.governor.loop import govern
@@ -174,12 +172,7 @@ def format_saved(outcomes: Sequence[SavedOutcome]) -> str:
     return "\n".join(lines)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    add_job_options(parser, seed=6000, seeds=2)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the tables."""
     jobs = list(sample_jobs(arguments.seed, arguments.seeds, arguments.seconds))
     outcomes = [outcome for job in jobs for outcome in run_objectives(job)]
@@ -195,7 +188,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"objectives": [vars(x) for x in outcomes], "saved": [vars(x) for x in saved]}
 
 
-main = make_main(__doc__, measure, None, add_options)
+OPTIONS = {
+    **make_job_options(2),
+}
+main = make_main(__doc__, measure, options=OPTIONS, seed=6000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -23,8 +23,6 @@ exactly again only after a whole number of readings.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.traces import (
     APERIODIC,
     KINDS,
@@ -138,7 +136,7 @@ def make_verdict_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
     return {"kind": name, "traces": len(found)} | shares
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: Arguments) -> dict[str, Any]:
     """All figures, as JSON has them."""
     seeds = range(options.seed, options.seed + options.rounds)
     cases = [(seed, window) for seed in seeds for window in WINDOWS_S]
@@ -248,22 +246,17 @@ def judge_point_traces(first_seed: int, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def format_point_traces(rows: list[dict[str, Any]]) -> str:
-    """The table of `judge_point_traces`."""
-    head = ("levels", "noise [W]", "traces", "within 2 %", "multiple", "not periodic", "CPU [ms]", "bar", "")
-    lines = [
-        (
-            str(row["levels"]),
-            f"{row['noise_w']:g}",
-            str(row["traces"]),
-            *(f"{row[name]:.1%}" for name in ("found", "multiple", "not_periodic")),
-            f"{row['milliseconds']:.1f}",
-            f"{row['least']:.0%}",
-            "pass" if row["pass"] else "FAIL",
-        )
-        for row in rows
-    ]
-    return format_table(head, lines)
+POINT_COLUMNS = (
+    Column("levels", "levels"),
+    Column("noise [W]", "noise_w", "g"),
+    Column("traces", "traces"),
+    Column("within 2 %", "found", ".1%"),
+    Column("multiple", "multiple", ".1%"),
+    Column("not periodic", "not_periodic", ".1%"),
+    Column("CPU [ms]", "milliseconds", ".1f"),
+    Column("bar", "least", ".0%"),
+    Column("", "pass"),
+)
 
 
 def judge_recordings(file: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -285,27 +278,16 @@ def judge_recordings(file: Path) -> tuple[str, list[dict[str, Any]]]:
     return header["device"], lines
 
 
-def format_recordings(device: str, lines: list[dict[str, Any]]) -> str:
-    """The table of recorded traces."""
-    rows = [("recorded trace", "step [s]", "found [s]", "error", "verdict")]
-    for line in lines:
-        has_steps = line["step_s"] is not None
-        step, error = (f"{line['step_s']:.4g}", f"{line['error']:.1%}") if has_steps else ("-", "-")
-        rows.append((line["trace"], step, f"{line['found_s']:.4g}", error, line["verdict"]))
-    return f"sensors of {device}\n{format_table(rows[0], rows[1:])}"
+RECORDED_COLUMNS = (
+    Column("recorded trace", "trace"),
+    Column("step [s]", "step_s", ".4g"),
+    Column("found [s]", "found_s", "{:.4g}".format),
+    Column("error", "error", ".1%"),
+    Column("verdict", "verdict"),
+)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.set_defaults(seed=30_000)
-    parser.add_argument("--rounds", type=int, default=40, help="traces of each kind and sensor")
-    parser.add_argument(
-        "--points", type=int, default=300, help="point-sampled traces of each case and seed; 0 for none"
-    )
-    parser.add_argument("--traces", type=Path, help="recorded traces as well")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Judge all traces and print the tables."""
     if arguments.rounds < 1:
         raise InvalidInput(f"--rounds is {arguments.rounds}; at least 1")
@@ -322,13 +304,22 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     print(format_figures(figures))
     if figures["point_rows"]:
         print(f"sensors that show points, seeds {first} to {first + POINT_SEED_COUNT - 1}")
-        print(format_point_traces(figures["point_rows"]))
+        print(format_lines(POINT_COLUMNS, figures["point_rows"]))
     if recordings:
-        print(format_recordings(device, recordings))
+        print(format_lines(RECORDED_COLUMNS, recordings, f"sensors of {device}"))
     return figures | {"recorded": {"device": device, "rows": recordings}}
 
 
-main = make_main(__doc__, measure, BAR, add_options)
+OPTIONS = {
+    "--rounds": {"type": int, "default": 40, "help": "traces of each kind and sensor"},
+    "--points": {
+        "type": int,
+        "default": 300,
+        "help": "point-sampled traces of each case and seed; 0 for none",
+    },
+    "--traces": {"type": Path, "help": "recorded traces as well"},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,9 +15,6 @@ budget (as published it keeps a tenth below).
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.recordings import read_table
+from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
-from ekc.errors import InvalidInput
 from ekc.governor.decision import LimitSearch, find_best
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, PhaseReadings, ProgressRate
@@ -143,19 +140,10 @@ def make_result(sweep: Sweep, policy: Policy, chosen: int, readings: int) -> Rep
     return ReplayResult(sweep.name, readings, len(sweep.limit), *figures)
 
 
-def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
-    """Rows of one recording. Raises `InvalidInput` where the folder does not hold it."""
-    file = folder / name
-    if not file.is_file():
-        raise InvalidInput(f"data: {folder} has no {name}; name the folder that holds the recordings")
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
-
-
 def read_zeus(folder: Path, board: str) -> list[Sweep]:
     """Power-cap sweeps, one for each job."""
     table: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for row in read_rows(folder, f"zeus_power_caps_{board}.csv"):
+    for row in read_table(folder / f"zeus_power_caps_{board}.csv"):
         name = " ".join(row[k] for k in ("network", "dataset", "batch_size", "optimizer"))
         cap, seconds, watts = (float(row[k]) for k in ("power_limit", "time_per_epoch", "average_power"))
         table[name].append((cap, seconds, watts * seconds))
@@ -169,7 +157,7 @@ def read_zeus(folder: Path, board: str) -> list[Sweep]:
 def read_perseus(folder: Path) -> list[Sweep]:
     """Clock sweeps, one for each pipeline stage: forward and backward together."""
     table: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0.0]))
-    for row in read_rows(folder, "perseus_gpt3_a100_clocks.csv"):
+    for row in read_table(folder / "perseus_gpt3_a100_clocks.csv"):
         cell = table[row["stage"]][float(row["frequency"])]
         cell[0] += float(row["time"])
         cell[1] += float(row["energy"])
@@ -222,12 +210,6 @@ def format_line(row: dict[str, Any]) -> str:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="folder with the recordings")
-    parser.add_argument("--draws", type=int, default=20, help="runs with other noise, default %(default)s")
-
-
 def read_recordings(folder: Path) -> dict[str, list[Sweep]]:
     """Sweeps by recording; those of power caps that never act are apart."""
     recordings: dict[str, list[Sweep]] = {}
@@ -239,7 +221,7 @@ def read_recordings(folder: Path) -> dict[str, list[Sweep]]:
     return {name: sweeps for name, sweeps in recordings.items() if sweeps}
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Replay all sweeps and print the table."""
     recordings, policy = read_recordings(arguments.data), Policy()
     limited = [s for sweeps in recordings.values() for s in sweeps if s.is_limited()]
@@ -270,9 +252,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": rows, "jobs": jobs}
 
 
+OPTIONS = {
+    "--data": {"type": Path, "required": True, "help": "folder with the recordings"},
+    "--draws": {"type": int, "default": 20, "help": "runs with other noise, default %(default)s"},
+}
 main = make_main(
-    __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, add_options
+    __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, options=OPTIONS
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,21 +16,18 @@ A second table has steady jobs that save checkpoints: pauses of 1 to 6 s every 2
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
 from ekc.governor.period.detect import assess_recording
 from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
 from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values
-from ekc.tables import format_table
 
 FOUND_S = 40.0
 STRETCHES_S = (20.0, 40.0, 80.0, 160.0)
@@ -84,11 +81,11 @@ class TempoTrace:
     def cut(self, start_s: float, end_s: float) -> SensorSamples:
         """The readings between two times."""
         first, last = np.searchsorted(self.samples.time_s, (start_s, end_s))
-        columns = (getattr(self.samples, name)[first:last] for name in COLUMNS)
+        columns = (getattr(self.samples, name)[first:last] for name in SIGNALS)
         return SensorSamples(*columns, self.samples.power_limit_w, self.samples.sensor_s)
 
 
-COLUMNS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
+SIGNALS = ("time_s", "power_w", "sm_util", "memory_util", "clock_mhz")
 
 
 def make_tempo_trace(seed: int) -> TempoTrace:
@@ -235,23 +232,21 @@ def make_row(seconds: float, readings: list[TempoReadings]) -> dict[str, Any]:
     }
 
 
-def format_rows(rows: list[dict[str, Any]]) -> str:
-    """The table of all lengths."""
-    errors = ("median error", "90 %", "first period", "strongest")
-    head = ("stretch [s]", "readings", "measured", *errors, "stated error", "A/A in 1 sigma", "in 2")
-    names = ("measured", "median_error", "p90_error", "first_median_error", "strongest_median_error")
-    names += ("median_stated_error", "within_1", "within_2")
-    lines = [(f"{r['seconds']:g}", str(r["readings"]), *(f"{r[n]:.2%}" for n in names)) for r in rows]
-    return format_table(head, lines)
+COLUMNS = (
+    Column("stretch [s]", "seconds", "g"),
+    Column("readings", "readings"),
+    Column("measured", "measured", ".2%"),
+    Column("median error", "median_error", ".2%"),
+    Column("90 %", "p90_error", ".2%"),
+    Column("first period", "first_median_error", ".2%"),
+    Column("strongest", "strongest_median_error", ".2%"),
+    Column("stated error", "median_stated_error", ".2%"),
+    Column("A/A in 1 sigma", "within_1", ".2%"),
+    Column("in 2", "within_2", ".2%"),
+)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.set_defaults(seed=30_000)
-    parser.add_argument("--jobs", type=int, default=120, help="jobs, default %(default)s")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure all jobs and print the table."""
     if arguments.jobs < 1:
         raise InvalidInput(f"--jobs is {arguments.jobs}; at least 1")
@@ -259,11 +254,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     found = [x for x in (measure_trace(make_tempo_trace(seed)) for seed in seeds) if x is not None]
     print(f"made traces (simulated), seeds {seeds[0]} to {seeds[-1]}; period found in {len(found)}")
     rows = [make_row(s, [x[s] for x in found]) for s in STRETCHES_S] if found else []
-    print(format_rows(rows))
+    print(format_lines(COLUMNS, rows))
     saving = [x for x in (measure_trace(make_checkpoint_trace(seed)) for seed in seeds) if x is not None]
     print(f"\nsteady jobs with checkpoints, the same seeds; period found in {len(saving)}")
     checkpoint_rows = [make_row(s, [x[s] for x in saving]) for s in STRETCHES_S] if saving else []
-    print(format_rows(checkpoint_rows))
+    print(format_lines(COLUMNS, checkpoint_rows))
     return {
         "seeds": [seeds[0], seeds[-1]],
         "jobs": len(seeds),
@@ -274,7 +269,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-main = make_main(__doc__, measure, None, add_options)
+OPTIONS = {
+    "--jobs": {"type": int, "default": 120, "help": "jobs, default %(default)s"},
+}
+main = make_main(__doc__, measure, options=OPTIONS, seed=30_000)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -11,7 +11,6 @@ docs/how-to/kit.md.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.common.script import Arguments, make_parser
 from benchmarks.gpu import (
     check,
     counters,
@@ -179,24 +179,54 @@ def _format_head(kit: Kit) -> str:
     return "\n".join(lines)
 
 
-def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("parts", nargs="+", metavar="PART", choices=(*PARTS, REPORT_PART, "all"))
-    parser.add_argument("--minutes", type=float, help="for all parts together; default: what they ask for")
-    parser.add_argument("--out", type=Path, default=Path("gpu-out"), help="folder; default: gpu-out")
-    parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
-    parser.add_argument(
-        "--pack", type=Path, help="file of `python -m benchmarks.gpu.packs`, for the part pack"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dry-run", action="store_true", help="everything on a simulated device, in minutes")
-    parser.add_argument("--rotate", action="store_true", help="no effect: equals always rotates")
-    parser.add_argument("--power", action="store_true", help="print which savings equals can find; no GPU")
-    parser.add_argument("--set-clocks", action="store_true", help="allow setting the clock, put back after")
+OPTIONS = {
+    "parts": {
+        "nargs": "+",
+        "metavar": "PART",
+        "choices": (*PARTS, REPORT_PART, "all"),
+    },
+    "--minutes": {
+        "type": float,
+        "help": "for all parts together; default: what they ask for",
+    },
+    "--out": {
+        "type": Path,
+        "default": Path("gpu-out"),
+        "help": "folder; default: gpu-out",
+    },
+    "--device": {
+        "default": "cuda:0",
+        "help": "default: cuda:0",
+    },
+    "--pack": {
+        "type": Path,
+        "help": "file of `python -m benchmarks.gpu.packs`, for the part pack",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+    },
+    "--dry-run": {
+        "action": "store_true",
+        "help": "everything on a simulated device, in minutes",
+    },
+    "--rotate": {
+        "action": "store_true",
+        "help": "no effect: equals always rotates",
+    },
+    "--power": {
+        "action": "store_true",
+        "help": "print which savings equals can find; no GPU",
+    },
+    "--set-clocks": {
+        "action": "store_true",
+        "help": "allow setting the clock, put back after",
+    },
+}
+
+
+def _parse_arguments(words: Sequence[str] | None) -> Arguments:
+    parser = make_parser(__doc__, OPTIONS, "python -m benchmarks.gpu")
     arguments = parser.parse_args(words)
     if arguments.minutes is not None and not arguments.minutes > 0:
         parser.error(f"--minutes {arguments.minutes:g}: above 0")
@@ -206,4 +236,4 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 if __name__ == "__main__":
     # Who lends a machine for some minutes ends what runs longer: the report is written all the same.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from scipy import optimize, stats
 
+from benchmarks.gpu.folder import Folder, Row
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Device, Metering, Timing
 from ekc.devices.metering.meter import MeteringWindow
@@ -177,10 +178,15 @@ def _collect_figures(into: dict[str, Any], measure: Any) -> None:
         return
     except Exception as problem:
         # A library may raise anything (no memory, a lost GPU); other contenders are compared all the same.
-        into["problem"] = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+        into["problem"] = describe_problem(problem)
         return
     for name, value in figures.items():
         into[name] = [*into[name], value] if isinstance(into.get(name), list) else value
+
+
+def describe_problem(problem: Exception) -> str:
+    """An error that a library raised, in one line."""
+    return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
 
 
 def _time(one: Contender, turn: int) -> dict[str, Any]:
@@ -276,6 +282,73 @@ def compare_slices(
         Interval(found.ratio * math.exp(-half), found.ratio * math.exp(half)),
         found.pair_count,
     )
+
+
+MISSING = Slice(math.nan, math.nan, math.nan, math.nan, math.nan, ())
+
+
+@dataclass(frozen=True)
+class Group:
+    """A measured group: kernels, the reference first, and their slices by number of the round."""
+
+    name: str
+    kernels: tuple[str, ...]
+    rounds: Mapping[int, Mapping[str, Slice]]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why a kernel has no further slices, by its name."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The row of the group. Of `equals`: schedules, short timings in seconds (`short_s`) and their clocks."""
+
+    @property
+    def next_round(self) -> int:
+        """The number of the first round that was not begun."""
+        return max(self.rounds, default=-1) + 1
+
+    def list_slices(self, kernel: str) -> list[Slice]:
+        """Slices of a kernel round by round, without figures in a round that has none."""
+        return [self.rounds[number].get(kernel, MISSING) for number in sorted(self.rounds)]
+
+    def compare(self, kernel: str, figure: Figure, min_rounds: int = MIN_ROUNDS) -> Difference | None:
+        """Ratio of a kernel's figure to that of the reference; None where too few rounds have both."""
+        try:
+            found = compare_slices(self.list_slices(kernel), self.list_slices(self.kernels[0]), figure)
+        except InvalidInput:
+            return None
+        return found if found.pair_count >= min_rounds else None
+
+
+@dataclass(frozen=True)
+class SliceLog:
+    """Writes the slices of a group, a row for each, which has the names of group and kernel."""
+
+    folder: Folder
+    part: str
+    group: str
+
+    def write(self, name: str, number: int, taken: Slice) -> None:
+        """Write a slice."""
+        facts = {"group": self.group, "round": number, "kernel": name, **taken.to_json()}
+        self.folder.add_row(self.part, f"{self.group}, round {number}, {name}", "ok", **facts)
+
+    def write_problem(self, name: str, problem: Exception) -> None:
+        """Write why a kernel has no further slices."""
+        status = describe_problem(problem)
+        self.folder.add_row(self.part, f"{self.group}, {name}", status, group=self.group, kernel=name)
+
+
+def read_group(folder: Folder, part: str, row: Row, kernels: Sequence[str]) -> Group:
+    """Read the slices of the group of a row. Older rows of `versus` name the kernel "contender"."""
+    rounds: dict[int, dict[str, Slice]] = {}
+    problems: dict[str, str] = {}
+    for one in folder.list_rows(part):
+        if one.get("group") != row["item"]:
+            continue
+        name = one["kernel"] if "kernel" in one else one["contender"]
+        if one["status"] == "ok":
+            rounds.setdefault(one["round"], {})[name] = Slice.from_json(one)
+        else:
+            problems[name] = one["status"]
+    return Group(row["item"], tuple(kernels), rounds, problems, row)
 
 
 def estimate_slice_noise(slices: Mapping[str, Sequence[Slice]], figure: Figure) -> float | None:

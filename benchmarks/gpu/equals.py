@@ -16,14 +16,12 @@ from typing import Any
 
 import ekc
 from benchmarks.gpu import plan
-from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Ours, Slice, rotate
-from benchmarks.gpu.equals_report import CONTROL, EQUALLY_FAST, PART, Group, format_groups, read_groups
+from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Group, Ours, SliceLog, read_group, rotate
+from benchmarks.gpu.equals_report import CONTROL, EQUALLY_FAST, PART, format_groups, read_groups
 from benchmarks.gpu.folder import RECORDING, TUNING
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, Timed
 from benchmarks.gpu.orders import list_order_variants
-from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Timing
 from ekc.devices.recording import read_recording
 from ekc.errors import EkcError
 from ekc.ir.schedule.schedule import Schedule
@@ -49,20 +47,12 @@ class GroupPlan:
 
     name: str
     item: Item
-    choose: Callable[[Kit, Item, int], list[_Timed]]
-    """The kernels, fastest first; raises `EkcError` where there are too few."""
+    choose: Callable[[Kit, Item, int], dict[str, Timed]]
+    """The kernels by name, fastest first; raises `EkcError` where there are too few."""
 
 
 class _TooFewKernels(EkcError):
     """A group has nothing to compare."""
-
-
-@dataclass(frozen=True)
-class _Timed:
-    name: str
-    schedule: Schedule
-    kernel: CompiledKernel
-    timing: Timing
 
 
 def run(kit: Kit, budget: Budget) -> None:
@@ -130,7 +120,7 @@ def _rotate_group(kit: Kit, budget: Budget, one: GroupPlan, ends: float) -> None
     kernels = {schedule.digest: make for schedule, make in kit.compile_ahead(named.values())}
     contenders = [Ours(name, kit.device, kernels[schedule.digest]()) for name, schedule in named.items()]
     contenders.append(replace(contenders[0], name=CONTROL))
-    known = next((group for group in read_groups(kit.folder) if group.name == one.name), None)
+    group = read_group(kit.folder, PART, row, row["short_s"])
     began = budget.compute_left_s()
     rounds_begun = [0]
 
@@ -140,17 +130,8 @@ def _rotate_group(kit: Kit, budget: Budget, one: GroupPlan, ends: float) -> None
         rounds_begun[0] += 1
         return not kit.dry and left - round_s < ends
 
-    def write(name: str, number: int, taken: Slice) -> None:
-        item = f"{one.name}, round {number}, {name}"
-        kit.folder.add_row(PART, item, "ok", group=one.name, round=number, kernel=name, **taken.to_json())
-
-    def write_problem(name: str, problem: Exception) -> None:
-        item, status = f"{one.name}, {name}", f"{type(problem).__name__}: {problem}"
-        kit.folder.add_row(PART, item, status, group=one.name, kernel=name)
-
-    missing = _count_missing_rounds(kit, known)
-    first = known.next_round if known else 0
-    rotate(contenders, missing, SLICE_S, kit.seed, write, write_problem, is_over, first)
+    log, missing = SliceLog(kit.folder, PART, one.name), _count_missing_rounds(kit, group)
+    rotate(contenders, missing, SLICE_S, kit.seed, log.write, log.write_problem, is_over, group.next_round)
 
 
 def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
@@ -158,24 +139,24 @@ def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
     members = one.choose(kit, one.item, DRY_MEMBERS if kit.dry else MEMBERS)
     if len(members) < 2:
         raise _TooFewKernels("one kernel alone is fast, nothing to compare it with")
-    schedules = {member.name: member.schedule.to_json() for member in members}
-    facts = {"short_s": {member.name: member.timing.latency_s for member in members}}
-    facts["short_mhz"] = {member.name: member.timing.conditions.clock_mhz for member in members}
+    schedules = {name: member.schedule.to_json() for name, member in members.items()}
+    facts = {"short_s": {name: member.timing.latency_s for name, member in members.items()}}
+    facts["short_mhz"] = {name: member.timing.conditions.clock_mhz for name, member in members.items()}
     return kit.folder.add_row(PART, one.name, "ok", schedules=schedules, **facts)
 
 
-def _choose_equals(kit: Kit, item: Item, count: int) -> list[_Timed]:
+def _choose_equals(kit: Kit, item: Item, count: int) -> dict[str, Timed]:
     """Right schedules near the fastest right one."""
     return _choose_right(kit, count, [(one.digest, one) for one in _list_known_schedules(kit, item)])
 
 
-def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
+def _choose_orders(kit: Kit, item: Item, count: int) -> dict[str, Timed]:
     """The fastest right schedule of the known ones that has other orders, and these."""
     row = kit.folder.find_row(PART, plan_equals(item).name)
     if row is not None and row["status"] == "ok":
         bases = [Schedule.from_json(text) for text in row["schedules"].values()]
     else:
-        bases = [one.schedule for one in _choose_equals(kit, item, count)]
+        bases = [one.schedule for one in _choose_equals(kit, item, count).values()]
     for base in bases:
         variants = list(list_order_variants(base, kit.device.limits))
         if variants:
@@ -183,27 +164,20 @@ def _choose_orders(kit: Kit, item: Item, count: int) -> list[_Timed]:
     raise _TooFewKernels("no fast schedule has another order with the same counts")
 
 
-def _choose_right(kit: Kit, count: int, named: Sequence[tuple[str, Schedule]]) -> list[_Timed]:
+def _choose_right(kit: Kit, count: int, named: Sequence[tuple[str, Schedule]]) -> dict[str, Timed]:
     """Right schedules, fastest first, at most `count`, none slower than `EQUALLY_FAST` times the first
     of them. Raises the last error where no schedule is right."""
     names = {schedule.digest: name for name, schedule in named}
-    timed: list[_Timed] = []
-    problem = EkcError("no schedule is known: run prepare, record, pack or tune before")
-    for schedule, make in kit.compile_ahead(schedule for _, schedule in named):
-        try:
-            kernel = make()
-            timed.append(_Timed(names[schedule.digest], schedule, kernel, kit.device.time(kernel)))
-        except EkcError as why:
-            problem = why
-    right: list[_Timed] = []
-    for one in sorted(timed, key=lambda one: (one.timing.latency_s, one.schedule.digest)):
+    timed, problem = kit.time_schedules(schedule for _, schedule in named)
+    right: list[Timed] = []
+    for one in timed:
         if right and (len(right) == count or one.timing.latency_s > EQUALLY_FAST * right[0].timing.latency_s):
             break
         if not kit.judge(one.schedule, one.kernel)[0]:
             right.append(one)
     if not right:
-        raise problem
-    return right
+        raise problem or EkcError("no schedule is known: run prepare, record, pack or tune before")
+    return {names[one.schedule.digest]: one for one in right}
 
 
 def _list_known_schedules(kit: Kit, item: Item) -> list[Schedule]:

@@ -6,25 +6,21 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.gpu.contenders import (
     CONFIDENCE,
     DETECTION,
-    MIN_ROUNDS,
     SLICE_NOISE,
     SLICE_PRICE_S,
-    Figure,
-    Slice,
-    compare_slices,
+    Group,
     compute_findable_saving,
     count_rounds,
     estimate_slice_noise,
+    read_group,
 )
-from benchmarks.gpu.folder import Folder, Row
+from benchmarks.gpu.folder import Folder
 from ekc.devices.device import POWER_CAP
 from ekc.devices.statistics import Difference
-from ekc.errors import InvalidInput
 from ekc.tables import format_table
 
 PART = "equals"
@@ -38,55 +34,12 @@ POWER_NOISES = (0.003, SLICE_NOISE, 0.012)
 """Noises of a slice in that table."""
 POWER_CONTENDERS = 5
 """Kernels of a group and the control."""
-_MISSING = Slice(math.nan, math.nan, math.nan, math.nan, math.nan, ())
-
-
-@dataclass(frozen=True)
-class Group:
-    """A measured group: kernels, the reference first, and their slices by number of the round."""
-
-    name: str
-    kernels: tuple[str, ...]
-    rounds: Mapping[int, Mapping[str, Slice]]
-    problems: tuple[str, ...] = ()
-    row: Mapping[str, Any] = field(default_factory=dict)
-    """The row of the group: schedules, short timings in seconds (`short_s`) and their clocks, by kernel."""
-
-    @property
-    def next_round(self) -> int:
-        """The number of the first round that was not begun."""
-        return max(self.rounds, default=-1) + 1
-
-    def list_slices(self, kernel: str) -> list[Slice]:
-        """Slices of a kernel or of `CONTROL` round by round, without figures in a round that has none."""
-        return [self.rounds[number].get(kernel, _MISSING) for number in sorted(self.rounds)]
-
-    def compare(self, kernel: str, figure: Figure) -> Difference | None:
-        """Ratio of a kernel's figure to that of the reference; None where too few rounds have both."""
-        try:
-            found = compare_slices(self.list_slices(kernel), self.list_slices(self.kernels[0]), figure)
-        except InvalidInput:
-            return None
-        return found if found.pair_count >= MIN_ROUNDS else None
 
 
 def read_groups(folder: Folder) -> list[Group]:
     """Groups of a folder with their slices, in the order in which they were chosen."""
-    chosen: dict[str, Row] = {}
-    rounds: dict[str, dict[int, dict[str, Slice]]] = {}
-    problems: dict[str, list[str]] = {}
-    for row in folder.list_rows(PART):
-        if "short_s" in row:
-            chosen[row["item"]] = row
-        elif "round" in row:
-            numbered = rounds.setdefault(row["group"], {}).setdefault(row["round"], {})
-            numbered[row["kernel"]] = Slice.from_json(row)
-        elif "group" in row:
-            problems.setdefault(row["group"], []).append(f"{row['kernel']}: {row['status']}")
-    return [
-        Group(name, tuple(row["short_s"]), rounds.get(name, {}), tuple(problems.get(name, ())), row)
-        for name, row in chosen.items()
-    ]
+    chosen = [row for row in folder.list_rows(PART) if "short_s" in row]
+    return [read_group(folder, PART, row, row["short_s"]) for row in chosen]
 
 
 @dataclass(frozen=True)
@@ -173,7 +126,9 @@ def format_groups(groups: Sequence[Group], label: str) -> str:
         "  same twice: energy of that kernel under a second name",
     ]
     lines += [f"  {one.group.name}: {one.text}" for one in verdicts]
-    lines += [f"  {one.group.name}: {problem}" for one in verdicts for problem in one.group.problems]
+    lines += [
+        f"  {one.group.name}: {name}: {why}" for one in verdicts for name, why in one.group.problems.items()
+    ]
     controls = [one.control for one in verdicts if one.control is not None]
     wrong = sum(one.is_significant for one in controls)
     lines.append(f"  {wrong} of {len(controls)} kernels differ from themselves")

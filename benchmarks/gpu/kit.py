@@ -20,7 +20,7 @@ from ekc.codegen import nvrtc
 from ekc.codegen.compiled import CompiledKernel
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.cuda.device import parse_target
-from ekc.devices.device import Device
+from ekc.devices.device import Device, Timing
 from ekc.errors import DeviceError, EkcError
 from ekc.ir.comparison.compare import DATA_SEED
 from ekc.ir.comparison.tolerance import ReferenceEvaluator
@@ -92,6 +92,15 @@ class Budget:
             self.cut = self.cut or len(chosen) < len(items)
             return
         self.cut = True
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A schedule whose kernel was timed."""
+
+    schedule: Schedule
+    kernel: CompiledKernel
+    timing: Timing
 
 
 @dataclass
@@ -176,6 +185,18 @@ class Kit:
                 yield first, running.result
         for first, running in waiting:
             yield first, running.result
+
+    def time_schedules(self, schedules: Iterable[Schedule]) -> tuple[list[Timed], EkcError | None]:
+        """Schedules that run, fastest first, and the last problem of the others."""
+        timed: list[Timed] = []
+        problem: EkcError | None = None
+        for schedule, make in self.compile_ahead(schedules):
+            try:
+                kernel = make()
+                timed.append(Timed(schedule, kernel, self.device.time(kernel)))
+            except EkcError as why:
+                problem = why
+        return sorted(timed, key=lambda one: (one.timing.latency_s, one.schedule.digest)), problem
 
     def judge(
         self, schedule: Schedule, kernel: CompiledKernel, expected: ReferenceEvaluator | None = None

@@ -135,4 +135,4 @@ def _add_price(owner: Any, name: str, clock: VirtualClock, price_s: float | None
 
 
 if __name__ == "__main__":
-    sys.exit(run_call(VirtualClock(Path(sys.argv[1])), sys.argv[2:]))
+    raise SystemExit(run_call(VirtualClock(Path(sys.argv[1])), sys.argv[2:]))

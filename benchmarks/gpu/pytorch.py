@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.contenders import Contender, Slice
+from benchmarks.gpu.contenders import Contender, Slice, describe_problem
 from benchmarks.gpu.items import Item
 from benchmarks.gpu.kit import Kit
 from ekc.codegen import nvrtc
@@ -86,7 +86,7 @@ def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[lis
         return [lab.make_triton_contender() if item.triton else lab.make_library_contender()], {}
     except Exception as problem:
         # A library may raise anything; our kernel is measured all the same.
-        return [], {library: f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"}
+        return [], {library: describe_problem(problem)}
 
 
 def _explain_unusable(torch: Any, kit: Kit, item: Item) -> str:

@@ -12,7 +12,6 @@ a process outlived a killed call.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -27,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.script import Column, format_lines, make_parser
 from benchmarks.gpu.__main__ import PARTS
 from benchmarks.gpu.folder import ROWS
 from benchmarks.gpu.prices import VirtualClock
-from ekc.tables import format_table
+from ekc.processes.process_facts import list_process_family, read_status
 
 VISIT = ("check", "pack", "equals", "versus", "tune", "library")
 """Parts of a visit, in order."""
@@ -116,7 +116,7 @@ class Rehearsal:
 
     def _kill(self, part: str, process: subprocess.Popen[bytes]) -> int | None:
         """Kill a call; its exit status, None where it had not ended. Its own processes must end as well."""
-        children = list_descendants(process.pid)
+        children = list_process_family(process.pid) - {process.pid}
         process.kill()
         status = process.wait()
         ends = time.monotonic() + OUTLIVE_S
@@ -147,47 +147,73 @@ class Rehearsal:
         return [f"{part}: {item} has {count} rows" for (part, item), count in rows.items() if count > 1]
 
 
-def list_descendants(pid: int) -> list[int]:
-    """Process ids of the children of a process, and of theirs."""
-    found = [
-        int(child)
-        for file in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in file.read_text().split()
-    ]
-    return found + [one for child in found for one in list_descendants(child)]
+COLUMNS = (
+    Column("call", "part"),
+    Column("minutes", "minutes", "g"),
+    Column("device [s]", "device_s", ".0f"),
+    Column("starts", "starts"),
+    Column("killed", "killed"),
+    Column("rows", "rows"),
+    Column("measured", "measured"),
+    Column("again", "again"),
+)
 
 
 def is_running(pid: int) -> bool:
     """Whether a process runs. One that ended stays listed until its parent asks for its status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return read_status(pid).get("State", "X")[0] not in "ZX"
+
+
+OPTIONS = {
+    "--out": {
+        "type": Path,
+        "required": True,
+        "help": "folder of the results; files beside it",
+    },
+    "--device": {
+        "default": "h100",
+        "help": "a simulated device",
+    },
+    "--pack": {
+        "type": Path,
+        "help": "file of `python -m benchmarks.gpu.packs`",
+    },
+    "--kills": {
+        "type": int,
+        "default": 2,
+        "help": "of each call; default: 2",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+    },
+    "--dry-run": {
+        "action": "store_true",
+        "help": "small operators",
+    },
+    "--parts": {
+        "nargs": "+",
+        "choices": VISIT,
+        "help": "default: all six",
+    },
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Play the visit, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; files beside it")
-    parser.add_argument("--device", default="h100", help="a simulated device")
-    parser.add_argument("--pack", type=Path, help="file of `python -m benchmarks.gpu.packs`")
-    parser.add_argument("--kills", type=int, default=2, help="of each call; default: 2")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dry-run", action="store_true", help="small operators")
-    parser.add_argument("--parts", nargs="+", choices=VISIT, help="default: all six")
+    parser = make_parser(__doc__, OPTIONS)
     given = parser.parse_args(words)
     options = ["--dry-run"] if given.dry_run else ["--device", given.device]
     visit = Rehearsal(given.out, given.kills, given.seed, options)
     played = []
     for part in given.parts or [part for part in VISIT if part in PARTS]:
-        extra = ["--pack", str(given.pack)] if part == "pack" else []
+        extra = ["--pack", str(given.pack)] if part == "pack" and given.pack else []
         visit.options = [*options, *extra]
         played.append(visit.play(part, PARTS[part].MINUTES))
         print(f"{part}: {played[-1].device_s:.0f} s", file=sys.stderr, flush=True)
     faults = [*visit.faults, *visit.find_repeated_rows()]
-    print(format_played(played))
+    title = "rehearsal: device seconds by the prices of an H100"
+    print(format_lines(COLUMNS, map(vars, played), title))
     used = sum(call.device_s for call in played) / 60
     print(f"{used:.1f} of {VISIT_MINUTES:g} minutes; {len(faults)} faults")
     for fault in faults:
@@ -195,20 +221,5 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bool(faults) or used > VISIT_MINUTES)
 
 
-def format_played(played: Sequence[PlayedCall]) -> str:
-    """A line for each call."""
-    heads = ("call", "minutes", "device [s]", "starts", "killed", "rows", "measured", "again")
-    lines = [
-        (
-            call.part,
-            f"{call.minutes:g}",
-            f"{call.device_s:.0f}",
-            *(str(x) for x in (call.starts, call.killed, call.rows, call.measured, call.again)),
-        )
-        for call in played
-    ]
-    return format_table(heads, lines, "rehearsal: device seconds by the prices of an H100", label_count=1)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu import trace_file
+from benchmarks.gpu.contenders import describe_problem
 from benchmarks.gpu.folder import TRACES
 from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.loops import LOOPS, Loop, Place
@@ -57,7 +58,7 @@ def run(kit: Kit, budget: Budget) -> None:
             samples, steps = record(max(min(LONGEST_S, share - BEGIN_S), SHORTEST_S))
         except Exception as problem:
             # PyTorch may raise anything (no memory, no driver); the other loops are traced all the same.
-            reason = f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0]}"
+            reason = describe_problem(problem)
             kit.folder.add_row("traces", name, "not run", reason=reason)
             continue
         known.append(Trace(name, samples, steps))

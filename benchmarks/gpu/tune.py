@@ -9,16 +9,14 @@ with both seeds.
 from __future__ import annotations
 
 import importlib.util
-import os
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
+from benchmarks.common.script import use_compile_cache
 from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S, Figure, Ours, Slice, compare_slices, rotate
 from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
@@ -125,7 +123,7 @@ def _search(kit: Kit, pair: Pair, objective: str, seconds: float) -> None:
         return kit.now() > deadline
 
     # The compile cache is empty at first: the kernels of another search cost as much as new ones.
-    with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, EKC_CACHE_DIR=cache):
+    with use_compile_cache():
         result = tune(
             pair.item.op,
             target=kit.target,

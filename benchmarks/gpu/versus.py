@@ -15,17 +15,18 @@ from benchmarks.gpu import plan, pytorch
 from benchmarks.gpu.contenders import (
     Contender,
     Figure,
+    Group,
     Ours,
-    Slice,
-    compare_slices,
+    SliceLog,
     compute_ratio,
     format_median,
     measure_in_turn,
+    read_group,
     rotate,
 )
 from benchmarks.gpu.folder import Row
 from benchmarks.gpu.items import Item, list_small_items, list_versus_items
-from benchmarks.gpu.kit import Budget, Kit
+from benchmarks.gpu.kit import Budget, Kit, Timed
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.cuda.device import parse_target
 from ekc.devices.device import LibraryDevice
@@ -54,9 +55,6 @@ OURS = "ekc"
 PART, SLICES = "versus", "versus, slices"
 """Names of rows: of an item, with its short timings; and of a slice."""
 HEADS = ("beside", "theirs [us]", "speed", "sustained", "theirs [mJ]", "energy")
-SlicesByName = dict[str, dict[int, Slice]]
-"""Slices by contender and round."""
-Timed = tuple[Schedule, CompiledKernel, float]
 
 
 def run(kit: Kit, budget: Budget) -> None:
@@ -87,11 +85,15 @@ def _has_no_rival(kit: Kit, item: Item) -> bool:
 
 
 def _count_missing_rounds(kit: Kit, name: str) -> int:
-    """Rounds that an item lacks; 0 for one without rivals, or that failed."""
+    """Rounds that an item lacks, in which each contender that has not failed has a slice; 0 for an item
+    without rivals, or that failed."""
     row = kit.folder.find_row(PART, name)
     if row is None or len(_list_near(row)) < 2:
         return 0
-    return max(0, ROUNDS - len(_list_complete_rounds(kit, row)))
+    group = _read_slices(kit, row)
+    names = set(_list_near(row)) - group.problems.keys()
+    complete = [taken for taken in group.rounds.values() if names and names <= taken.keys()]
+    return max(0, ROUNDS - len(complete))
 
 
 def _compare(kit: Kit, item: Item) -> None:
@@ -122,34 +124,23 @@ def _choose_right(
 ) -> tuple[tuple[Schedule, CompiledKernel, str] | None, list[str]]:
     """The fastest schedule that is right, with its verdict, and those before it that are wrong."""
     wrong = []
-    for schedule, kernel, _ in tried:
-        fault, verdict = kit.judge(schedule, kernel, expected)
+    for one in tried:
+        fault, verdict = kit.judge(one.schedule, one.kernel, expected)
         if not fault:
-            return (schedule, kernel, verdict), wrong
-        wrong.append(f"{schedule.digest}: {verdict}")
+            return (one.schedule, one.kernel, verdict), wrong
+        wrong.append(f"{one.schedule.digest}: {verdict}")
     return None, wrong
 
 
 def _rotate(kit: Kit, row: Row, contenders: Sequence[Contender]) -> None:
     """Slices of ours and of the rivals that are not far slower, in the rounds that are missing; each is
     written before the next begins."""
-    item, near = row["item"], _list_near(row)
-    missing = _count_missing_rounds(kit, item)
-    known = [one["round"] for one in kit.folder.list_rows(SLICES) if one["group"] == item]
-
-    def write(name: str, number: int, taken: Slice) -> None:
-        facts = {"group": item, "round": number, "contender": name}
-        kit.folder.add_row(SLICES, f"{item}, round {number}, {name}", "ok", **facts, **taken.to_json())
-
-    def write_problem(name: str, problem: Exception) -> None:
-        status = (str(problem).splitlines() or [type(problem).__name__])[0]
-        facts = {"group": item, "round": -1, "contender": name}
-        kit.folder.add_row(SLICES, f"{item}, {name}", status, **facts)
-
+    missing, log = _count_missing_rounds(kit, row["item"]), SliceLog(kit.folder, SLICES, row["item"])
     if missing:
+        near = _list_near(row)
         chosen = [one for one in contenders if one.name in near]
-        first = max(known, default=-1) + 1
-        rotate(chosen, missing, SLICE_S, kit.seed, write, write_problem, first_round=first)
+        first = _read_slices(kit, row).next_round
+        rotate(chosen, missing, SLICE_S, kit.seed, log.write, log.write_problem, first_round=first)
 
 
 def _list_near(row: Row) -> list[str]:
@@ -160,22 +151,9 @@ def _list_near(row: Row) -> list[str]:
     return [name for name, s in medians.items() if s < math.inf and (s <= limit_s or name == OURS)]
 
 
-def _read_slices(kit: Kit, row: Row) -> SlicesByName:
-    """Slices of an item by contender and round."""
-    found: SlicesByName = {}
-    for one in kit.folder.list_rows(SLICES):
-        if one["group"] == row["item"] and one["status"] == "ok":
-            found.setdefault(one["contender"], {})[one["round"]] = Slice.from_json(one)
-    return found
-
-
-def _list_complete_rounds(kit: Kit, row: Row) -> list[int]:
-    """Rounds in which each contender that has not failed has a slice."""
-    rows = [one for one in kit.folder.list_rows(SLICES) if one["group"] == row["item"]]
-    failed = {one["contender"] for one in rows if one["status"] != "ok"}
-    slices = _read_slices(kit, row)
-    rounds = [set(slices.get(name, ())) for name in _list_near(row) if name not in failed]
-    return sorted(set.intersection(*rounds)) if rounds else []
+def _read_slices(kit: Kit, row: Row) -> Group:
+    """The slices of an item; ours is the reference."""
+    return read_group(kit.folder, SLICES, row, row["figures"])
 
 
 def _compute_median(latencies: Sequence[Sequence[float]]) -> float:
@@ -184,17 +162,10 @@ def _compute_median(latencies: Sequence[Sequence[float]]) -> float:
 
 def _time_schedules(kit: Kit, item: Item) -> list[Timed]:
     """Schedules that run, fastest first. Raises the last problem where none does."""
-    timed: list[Timed] = []
-    problem: EkcError | None = None
-    for schedule, kernel in kit.compile_ahead(plan.list_schedules(kit, item, 2 if kit.dry else TRIED)):
-        try:
-            made = kernel()
-            timed.append((schedule, made, kit.device.time(made).latency_s))
-        except EkcError as why:
-            problem = why
+    timed, problem = kit.time_schedules(plan.list_schedules(kit, item, 2 if kit.dry else TRIED))
     if not timed:
         raise problem or EkcError(f"{item.name}: no schedule to try")
-    return sorted(timed, key=lambda one: (one[2], one[0].digest))
+    return timed
 
 
 def find_rivals(kit: Kit, item: Item, expected: ReferenceEvaluator) -> tuple[list[Contender], dict[str, str]]:
@@ -281,7 +252,7 @@ def make_table(kit: Kit) -> str:
     return "\n".join(["\n\n".join(tables), *note_lines])
 
 
-def _format_item(row: Row, slices: SlicesByName) -> str:
+def _format_item(row: Row, slices: Group) -> str:
     ours = _format_joules(_compute_mean(slices, OURS, "energy_j"))
     title = f"{row['item']}: ekc {format_median(row['figures'][OURS]['latency_s'], 1e6)} us, {ours} mJ"
     named = name_winners(row["figures"], slices)
@@ -289,7 +260,7 @@ def _format_item(row: Row, slices: SlicesByName) -> str:
     return format_table(HEADS, lines, title) if lines else f"{title}; beside nothing"
 
 
-def name_winners(figures: dict[str, Any], slices: SlicesByName) -> dict[str, str]:
+def name_winners(figures: dict[str, Any], slices: Group) -> dict[str, str]:
     """Rivals that are worth a line, with what each is first in: of several algorithms of a library its own
     first choice, the fastest (short and sustained), and the one of least energy."""
     rivals = [name for name, one in figures.items() if name != OURS and one["latency_s"]]
@@ -312,38 +283,28 @@ def name_winners(figures: dict[str, Any], slices: SlicesByName) -> dict[str, str
     return {name: f"{name} ({', '.join(words)})" if words else name for name, words in named.items()}
 
 
-def _compute_mean(slices: SlicesByName, name: str, figure: Figure) -> float:
+def _compute_mean(slices: Group, name: str, figure: Figure) -> float:
     """Mean of a figure over the slices; infinity where there is none."""
-    values = [getattr(one, figure) for one in slices.get(name, {}).values()]
+    values = [getattr(one, figure) for one in slices.list_slices(name)]
     known = [value for value in values if math.isfinite(value)]
     return statistics.fmean(known) if known else math.inf
 
 
-def _format_line(row: Row, name: str, words: str, slices: SlicesByName) -> tuple[str, ...]:
+def _format_line(row: Row, name: str, words: str, slices: Group) -> tuple[str, ...]:
     ours, other = (row["figures"][one]["latency_s"] for one in (OURS, name))
     return (
         words,
         format_median(other, 1e6),
         _format_ratio(compute_ratio(ours, other)),
-        _format_ratio(compare_figures(slices, name, "latency_s")),
+        _format_ratio(slices.compare(name, "latency_s", 1)),
         _format_joules(_compute_mean(slices, name, "energy_j")),
-        _format_ratio(compare_figures(slices, name, "energy_j")),
+        _format_ratio(slices.compare(name, "energy_j", 1)),
     )
 
 
 def _format_joules(energy_j: float) -> str:
     """Millijoules."""
     return "-" if math.isinf(energy_j) else f"{1e3 * energy_j:.4g}"
-
-
-def compare_figures(slices: SlicesByName, name: str, figure: Figure) -> Difference | None:
-    """Theirs over ours, slice by slice of the same round; None where there are none, or no energies."""
-    ours, theirs = (slices.get(one, {}) for one in (OURS, name))
-    rounds = [number for number in sorted(ours) if number in theirs]
-    pairs = [(theirs[n], ours[n]) for n in rounds]
-    if not any(math.isfinite(getattr(a, figure)) and math.isfinite(getattr(b, figure)) for a, b in pairs):
-        return None
-    return compare_slices([a for a, _ in pairs], [b for _, b in pairs], figure)
 
 
 def _format_ratio(difference: Difference | None) -> str:

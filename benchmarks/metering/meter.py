@@ -10,16 +10,13 @@ share of rows that say so (docs/explanation/metering.md).
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, format_verdict, judge_lines, make_main
-from ekc.tables import format_table
+from benchmarks.common.script import Arguments, Column, format_lines, judge_lines, make_main
 from tests.scripted.nvml.card import Card, any_card
 from tests.scripted.nvml.metering import metered
 
@@ -49,9 +46,7 @@ def sample_short_call(random: np.random.Generator) -> float:
     return float(10 ** random.uniform(-5, -3))
 
 
-def measure_kind(
-    card_of: Callable[[np.random.Generator], Card], arguments: argparse.Namespace
-) -> dict[str, Any]:
+def measure_kind(card_of: Callable[[np.random.Generator], Card], arguments: Arguments) -> dict[str, Any]:
     """Meter all draws of one kind of card."""
     random = np.random.default_rng(arguments.seed)
     seeds = (int(arguments.seed) * 10**6 + draw for draw in range(arguments.draws))
@@ -78,20 +73,7 @@ def judge_kind(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     return figures | {"kind": name, "bar": {"error": ERROR, "held": HELD}, "pass": bool(met)}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=3.0)
-
-
-def format_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the table as text."""
-    errors = (f"{row[key]:.2%}" for key in ("largest_error", "rms_error", "half_width"))
-    verdict = "no bar" if row["pass"] is None else format_verdict(row)
-    return row["kind"], *errors, f"{row['held']:.1%}", f"{row['noted']:.0%}", verdict
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure all kinds of cards, and print the table."""
     print(
         f"scripted NVML (no GPU), windows of {arguments.seconds:g} s, {arguments.draws} draws a row, "
@@ -99,12 +81,24 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     kinds = BARRED | KNOWN_LIMITS
     rows = [judge_kind(name, measure_kind(card_of, arguments)) for name, card_of in kinds.items()]
-    print(format_table(HEADERS, [*map(format_row, rows)], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, rows))
     return {"rows": rows, "seed": arguments.seed, "pass": judge_lines(rows)}
 
 
-HEADERS = ("card", "largest error", "rms error", "half width", "held", "noted", "")
-main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, add_options)
+COLUMNS = (
+    Column("card", "kind"),
+    Column("largest error", "largest_error", ".2%"),
+    Column("rms error", "rms_error", ".2%"),
+    Column("half width", "half_width", ".2%"),
+    Column("held", "held", ".1%"),
+    Column("noted", "noted", ".0%"),
+    Column("", "pass", {True: "pass", False: "FAIL", None: "no bar"}.__getitem__),
+)
+OPTIONS = {
+    "--draws": {"type": int, "default": 500},
+    "--seconds": {"type": float, "default": 3.0},
+}
+main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,7 +13,6 @@ The bar: over all runs, both together save at least as much as either alone in t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ekc
-from benchmarks.common.script import WIDE_TABLE, make_main, select_names
+from benchmarks.common.script import WIDE_TABLE, Arguments, make_main, select_names
 from benchmarks.search.ablation_variants import apply_changes
 from ekc import devices
 from ekc.codegen.compiled import CompiledKernel
@@ -87,7 +86,7 @@ class Bench:
         return found.latency_s, found.energy_j
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """One line for each model and device, and the medians over all runs."""
     names = [f"{model}, {device}" for model in MODELS for device in DEVICES]
     lines, rows = [], []
@@ -266,14 +265,12 @@ def format_interval(figure: Sequence[float]) -> str:
     return f"{value:z.1f} ({low:z.1f} to {high:z.1f})"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this script."""
-    parser.add_argument("--only", default="", help="models and devices whose name contains this")
-    parser.add_argument("--trials", type=int, default=48, help="schedules a layer, default %(default)s")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, default %(default)s")
-
-
-main = make_main(__doc__, measure, BAR, add_options)
+OPTIONS = {
+    "--only": {"default": "", "help": "models and devices whose name contains this"},
+    "--trials": {"type": int, "default": 48, "help": "schedules a layer, default %(default)s"},
+    "--seeds": {"type": int, "default": 3, "help": "number of seeds, default %(default)s"},
+}
+main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
     raise SystemExit(main())

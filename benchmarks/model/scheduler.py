@@ -18,8 +18,6 @@ of round-robin.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -30,8 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main, select_names
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main, select_names
 from benchmarks.search.ablation_variants import apply_changes
+from benchmarks.search.runs import append_line, name_file, read_log
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.device import SimulatedDevice
@@ -116,12 +115,12 @@ def run_model(name: str, target: str, seed: int, trials: int, folder: Path) -> R
     """True costs of a model by each strategy. Runs on file are not made again."""
     log = folder / "runs.jsonl"
     key = {"model": name, "device": target, "seed": seed, "trials": trials}
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    found = {x["strategy"]: {k: x[k] for k in COSTS} for x in done if {k: x[k] for k in key} == key}
+    done = [line for line in read_log(log) if {k: line[k] for k in key} == key]
+    found = {line["strategy"]: {k: line[k] for k in COSTS} for line in done}
     model, device = read_model(name), devices.open(target)
     if not isinstance(device, SimulatedDevice):
         raise InvalidInput(f"--devices: {target} is not simulated, so its true energy is not known")
-    file = folder / f"{''.join(c if c.isalnum() else '-' for c in name)}-{target}.db"
+    file = name_file(folder, f"{name} {target}", "db")
     with RecordStore(file) as store, open_worker_pool(device, trials * len(model.layers)) as workers:
         for strategy in STRATEGIES:
             if strategy in found:
@@ -129,8 +128,7 @@ def run_model(name: str, target: str, seed: int, trials: int, folder: Path) -> R
             result = tune(model, device, strategy, trials, seed, store, workers)
             found[strategy] = compute_true_costs(result, device)
             line = key | {"strategy": strategy, "used": result.trial_count} | found[strategy]
-            with log.open("a") as lines:
-                lines.write(json.dumps(line) + "\n")
+            append_line(log, line)
             joules, seconds = (found[strategy][k] for k in COSTS)
             text = f"{strategy} {joules:.6g} J, {seconds:.6g} s"
             print(f"{name} {target} seed {seed}: {text}", file=sys.stderr)
@@ -165,16 +163,7 @@ def format_lines(lines: list[dict[str, Any]], cost: str) -> str:
     return format_table((COSTS[cost], "runs", *STRATEGIES[1:], ""), rows, width=WIDE_TABLE)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--only", metavar="TEXT", default="", help="models with this in their name")
-    parser.add_argument("--devices", default="a100,h100", help="simulated devices, default %(default)s")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each model on each device")
-    parser.add_argument("--trials", type=int, default=24, help="trials of each layer with equal shares")
-    parser.add_argument("--records", type=Path, default=Path("build/scheduler"))
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all models, and print the table."""
     arguments.records.mkdir(parents=True, exist_ok=True)
     names = select_names(MODELS, arguments.only)
@@ -197,7 +186,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"lines": lines}
 
 
-main = make_main(__doc__, measure, {"high": BAR}, add_options)
+OPTIONS = {
+    "--only": {"metavar": "TEXT", "default": "", "help": "models with this in their name"},
+    "--devices": {"default": "a100,h100", "help": "simulated devices, default %(default)s"},
+    "--seeds": {"type": int, "default": 3, "help": "runs of each model on each device"},
+    "--trials": {"type": int, "default": 24, "help": "trials of each layer with equal shares"},
+    "--records": {"type": Path, "default": Path("build/scheduler")},
+}
+main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

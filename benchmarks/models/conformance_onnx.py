@@ -10,7 +10,6 @@ are right.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import warnings
@@ -23,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.models.outcomes import (
     FAULTS,
     VERDICTS,
@@ -35,7 +34,6 @@ from benchmarks.models.outcomes import (
     judge,
 )
 from ekc.models.onnx_reader.read import read_onnx
-from ekc.tables import format_table
 
 LEAST_RIGHT = {"node": 1150, "shipped": 0}
 """Group of cases -> how many have to be right."""
@@ -146,19 +144,12 @@ def run_onnx() -> dict[str, list[Outcome]]:
     return {name: [run_case(case) for case in cases] for name, cases in groups.items()}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the script."""
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation there")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all cases; returns a line for each group, and every case that is not right."""
     groups = run_onnx()
     print(f"onnx {onnx.__version__}")
     lines = [make_line(name, outcomes) for name, outcomes in groups.items()]
-    headers = ("cases", "number", *VERDICTS)
-    rows = [tuple(str(line[key]) for key in headers) for line in lines]
-    print(format_table(headers, rows, label_count=1))
+    print(format_lines([Column(name, name) for name in ("cases", "number", *VERDICTS)], lines))
     for outcome in (o for found in groups.values() for o in found if o.verdict in FAULTS):
         print(f"{outcome.verdict}: {outcome.name}: {outcome.reason}")
     if arguments.page:
@@ -226,7 +217,10 @@ def shorten_reason(outcome: Outcome) -> str:
     return re.sub(r"'[^'\s]*('|\.\.\.)|\b(test)?_\w+", "NAME", text)
 
 
-main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, add_options)
+OPTIONS = {
+    "--page": {"type": Path, "metavar": "FILE", "help": "write the page of the documentation there"},
+}
+main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, options=OPTIONS)
 
 if __name__ == "__main__":
     raise SystemExit(main())

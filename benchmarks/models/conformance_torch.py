@@ -11,10 +11,8 @@ without kernels. Where an operator is opaque, the compiled module calls PyTorch 
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
-import sys
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import Arguments, make_main
 from benchmarks.models.outcomes import (
     FAULTS,
     Outcome,
@@ -187,7 +185,7 @@ def run(count: int, seed: int, only: str = "") -> list[Outcome]:
     return [judge_case(case) for case in draw_cases(seed, count, only)]
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Judge every case; print faults and the table."""
     print(f"torch {torch.__version__}, op_db, seed {arguments.seed}", flush=True)
     outcomes = run(arguments.samples, arguments.seed, arguments.only)
@@ -268,13 +266,12 @@ def shorten_reason(outcome: Outcome) -> str:
     return text.replace("export Call", "export it")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the script."""
-    parser.add_argument("--samples", type=int, default=515, help="number of samples, default %(default)s")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation there")
-    parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name contains this")
-
+OPTIONS = {
+    "--samples": {"type": int, "default": 515, "help": "number of samples, default %(default)s"},
+    "--page": {"type": Path, "metavar": "FILE", "help": "write the page of the documentation there"},
+    "--only": {"default": "", "metavar": "TEXT", "help": "operators whose name contains this"},
+}
 
 if __name__ == "__main__":
     # Not at the top, where tests without PyTorch would import it.
-    sys.exit(make_main(__doc__, measure, BAR, add_options)())
+    raise SystemExit(make_main(__doc__, measure, BAR, options=OPTIONS)())

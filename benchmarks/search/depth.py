@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -216,4 +215,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

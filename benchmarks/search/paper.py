@@ -13,7 +13,6 @@ finished runs are kept beside the record files.
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -162,4 +161,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

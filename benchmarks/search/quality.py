@@ -193,4 +193,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

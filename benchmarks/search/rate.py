@@ -15,7 +15,6 @@ Their share is printed, and how well the ranking agrees with one where the power
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -220,4 +219,4 @@ OPTIONS = {
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -175,4 +175,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -10,7 +10,6 @@ DESIGN.md writes by hand, both timed on the same simulated device.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import ekc
@@ -192,4 +191,4 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 main = make_main(__doc__, measure, {"speedup": BAR, "problems": 0}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

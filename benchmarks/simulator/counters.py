@@ -13,9 +13,7 @@ of three trivial predictors.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -28,11 +26,10 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import spearman
 from benchmarks.common.recordings import read_table
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.simulator.counter_kernels import ARCH, BLOCKS, Design, count_schedule, count_text
 from ekc.codegen import nvrtc
 from ekc.errors import EkcError, InvalidInput, ScheduleError
-from ekc.tables import format_table
 
 TABLE = "ktt_convolution_rtx_2080_ti_counters.csv.gz"
 WORKERS = 2
@@ -60,7 +57,19 @@ DIGITS = 7
 """Significant digits of the recording; ours are rounded to as many, so that equal counts tie."""
 NO_COUNTERPART = "no counterpart (READ_ONLY=0: ekc always reads its inputs through the read-only path)"
 REPEATS = "a second measurement of the same kernel (PADDING=1)"
-HEADERS = ("counter", "ekc", "small", "level", "text", "level", "repeat", "trivial", "which", "bar", "")
+COLUMNS = (
+    Column("counter", "counter"),
+    Column("ekc", "ekc", ".3f"),
+    Column("small", "ekc_small", ".3f"),
+    Column("level", "ekc_level", ".3f"),
+    Column("text", "text", ".3f"),
+    Column("level", "text_level", ".3f"),
+    Column("repeat", "repeat", ".3f"),
+    Column("trivial", "trivial", ".3f"),
+    Column("which", "trivial_is"),
+    Column("bar", "bar"),
+    Column("", "pass"),
+)
 
 
 @dataclass(frozen=True)
@@ -226,16 +235,6 @@ def compare_counters(folder: Path, count: int, seed: int) -> dict[str, Any]:
     }
 
 
-FIGURES = ("ekc", "ekc_small", "ekc_level", "text", "text_level", "repeat", "trivial")
-
-
-def format_line(line: dict[str, Any]) -> tuple[str, ...]:
-    """A line of the table as text."""
-    figures = [line[k] for k in FIGURES]
-    texts = ["-" if f is None else f"{f:.3f}" for f in figures]
-    return (line["counter"], *texts, line["trivial_is"], f"{line['bar']}", format_verdict(line))
-
-
 def list_notes(result: dict[str, Any]) -> list[str]:
     """Which rows the table is about, and which it is not."""
     said = [
@@ -251,13 +250,7 @@ def list_notes(result: dict[str, Any]) -> list[str]:
     return said
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help=f"the folder of {TABLE}")
-    parser.add_argument("--rows", type=int, default=200)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare all counters, and print the table."""
     result = compare_counters(arguments.data, arguments.rows, arguments.seed)
     print(f"NVRTC {nvrtc.version()}; PTX for {ARCH}, executed in NumPy, seed {arguments.seed}")
@@ -266,12 +259,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     print("level: median of counted by measured; trivial: |Spearman| of the best of three figures")
     print("small: designs whose code fits the instruction cache; other code is read through L2")
-    print(format_table(HEADERS, [*map(format_line, result["lines"])], width=WIDE_TABLE))
+    print(format_lines(COLUMNS, result["lines"]))
     print("\n".join(list_notes(result)))
     return result
 
 
-main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, add_options)
+OPTIONS = {
+    "--data": {"type": Path, "required": True, "help": f"the folder of {TABLE}"},
+    "--rows": {"type": int, "default": 200},
+}
+main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

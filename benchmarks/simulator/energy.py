@@ -10,12 +10,8 @@ of equals" is the rank correlation of log energies over all pairs of rows at one
 
 from __future__ import annotations
 
-import argparse
 import operator
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -25,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main, use_compile_cache
 from benchmarks.simulator import learner, write_docs
 from benchmarks.simulator.energy_fit import (
     FOLDS,
@@ -57,7 +53,6 @@ from benchmarks.simulator.rows import (
 )
 from ekc.devices.simulated import power
 from ekc.devices.simulated.latency import estimate_latency
-from ekc.tables import format_table
 
 SPEC = CLOCKS.spec
 CENSORED_MHZ = 1400.0
@@ -293,26 +288,9 @@ def read_pairs(data: Path, count: int, seed: int) -> tuple[Pairs, Pairs]:
     return found[0], found[1]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument(
-        "--rows", type=int, default=1000, help="kernels of each recording to compile, at most"
-    )
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps compiled kernels; default: none is kept"
-    )
-    parser.add_argument(
-        "--write-docs",
-        action="store_true",
-        help="write the block of this script in docs/explanation/simulated-devices.md",
-    )
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Fit, score, and print the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["EKC_CACHE_DIR"] = str(arguments.cache or folder)
+    with use_compile_cache(arguments.cache):
         pairs, sweep_pairs = read_pairs(arguments.data, arguments.rows, arguments.seed)
         beside = [score_fma(arguments.data), score_streaming(arguments.data)]
     runs, sweep = make_runs(SPEC, pairs), make_runs(SPEC, sweep_pairs)
@@ -335,23 +313,50 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def _format_span(span: Sequence[float] | None) -> str:
+    return "" if span is None else f"{span[0]:.3f} to {span[1]:.3f}"
+
+
+def _format_bar(bar: float | str | None) -> str:
+    """A bar; it may be the name of another prediction."""
+    return f"{bar:.2f}" if isinstance(bar, float) else bar or ""
+
+
+ENERGY_COLUMNS = (
+    Column("energy", "kind"),
+    Column("group", "group"),
+    Column("published", "published_pj", ".2f"),
+    Column("bounds", "bounds_pj", ".2f"),
+    Column("shipped", "shipped_pj", ".2f"),
+    Column("fitted", "fitted_pj", ".2f"),
+    Column("interval", "fitted_interval_pj", ".2f"),
+    Column("alone", "alone_pj", ".2f"),
+    Column("interval", "alone_interval_pj", ".2f"),
+)
+SCORE_COLUMNS = (
+    Column("score", "what"),
+    Column("by", "by"),
+    Column("value", "score", ".3f"),
+    Column("interval", "interval", _format_span),
+    Column("bar", "bar", _format_bar),
+    Column("", "pass"),
+)
+
+
 def format_result(result: dict[str, Any]) -> str:
     """The energies and the scores as text."""
     fitted, sweep = (
         f"{r} rows of {k} kernels" for r, k in zip(result["rows"], result["kernels"], strict=True)
     )
-    headers = ("energy", "group", "published", "bounds", "shipped", "fitted", "interval", "alone", "interval")
-    rows = [_format_energy(line) for line in result["energies"]]
+    energies = [
+        line | {"alone_interval_pj": None} if line["alone_pj"] is None else line
+        for line in result["energies"]
+    ]
     said = [
         f"event energies of the A100 in picojoules at 7 nm and relative voltage 1, fitted to {fitted}",
-        format_table(headers, rows, label_count=2, width=WIDE_TABLE),
+        format_lines(ENERGY_COLUMNS, energies, label_count=2),
         f"scores; sweep: {sweep}, {result['pairs']} pairs of equals",
-        format_table(
-            ("score", "by", "value", "interval", "bar", ""),
-            [_format_score(line) for line in result["lines"]],
-            label_count=2,
-            width=WIDE_TABLE,
-        ),
+        format_lines(SCORE_COLUMNS, result["lines"], label_count=2),
         FOOTNOTE,
     ]
     return "\n".join(said)
@@ -364,39 +369,16 @@ FOOTNOTE = (
 )
 
 
-def _format_energy(line: Mapping[str, Any]) -> tuple[str, ...]:
-    def format_span(name: str) -> str:
-        return f"{line[name][0]:.2f} to {line[name][1]:.2f}"
-
-    alone = "-", "-"
-    if line["alone_pj"] is not None:
-        alone = f"{line['alone_pj']:.2f}", format_span("alone_interval_pj")
-    return (
-        line["kind"],
-        line["group"],
-        f"{line['published_pj']:.2f}",
-        format_span("bounds_pj"),
-        f"{line['shipped_pj']:.2f}",
-        f"{line['fitted_pj']:.2f}",
-        format_span("fitted_interval_pj"),
-        *alone,
-    )
-
-
-def _format_score(line: Mapping[str, Any]) -> tuple[str, ...]:
-    low, high = line.get("interval", (None, None))
-    bar = line.get("bar", "")
-    return (
-        line["what"],
-        line["by"],
-        f"{line['score']:.3f}",
-        "" if low is None else f"{low:.3f} to {high:.3f}",
-        bar if isinstance(bar, str) else f"{bar:.2f}",
-        format_verdict(line),
-    )
-
-
-main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, add_options)
+OPTIONS = {
+    "--data": DATA,
+    "--rows": {"type": int, "default": 1000, "help": "kernels of each recording to compile, at most"},
+    "--cache": {"type": Path, "help": "folder that keeps compiled kernels; default: none is kept"},
+    "--write-docs": {
+        "action": "store_true",
+        "help": "write the block of this script in docs/explanation/simulated-devices.md",
+    },
+}
+main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from benchmarks.simulator.rows import Pairs, Row
+from benchmarks.simulator.rows import Pairs, Row, Vector
 from ekc.devices.simulated import power
 from ekc.devices.simulated.specs import GpuSpec
 
-Vector = NDArray[np.float64]
 FOLDS = 5
 DRAM = power.DRAM
 GROUPS: Mapping[str, tuple[str, ...]] = {

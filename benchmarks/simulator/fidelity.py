@@ -14,10 +14,6 @@ needed; every prediction is simulated."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -27,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common.script import make_main
+from benchmarks.common.script import DATA, Arguments, make_main, use_compile_cache
 from benchmarks.simulator import h200, residual, top, write_docs
 from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
@@ -165,7 +161,7 @@ def format_result(result: dict[str, Any]) -> str:
     return "\n".join(said)
 
 
-_MEASURED: dict[str, Callable[[argparse.Namespace, Path], dict[str, Any]]] = {
+_MEASURED: dict[str, Callable[[Arguments, Path], dict[str, Any]]] = {
     "clblast": lambda arguments, _: measure_clblast(
         arguments.data, arguments.rows, arguments.seed, not arguments.sample_only
     ),
@@ -183,32 +179,11 @@ _TEXTS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--rows", type=int, default=500, help="rows of each recording to compile")
-    parser.add_argument("--best", type=int, default=60, help="best kernels of each estimate to compile")
-    parser.add_argument("--shapes", type=int, default=20, help="shapes to tune for the h200, at most 20")
-    parser.add_argument("--trials", type=int, default=64, help="trials of each of them")
-    parser.add_argument(
-        "--only", choices=PARTS, help="one part; --write-docs keeps what the page says of the others"
-    )
-    parser.add_argument("--sample-only", action="store_true", help="leave out the rows that are not compiled")
-    parser.add_argument(
-        "--cache", type=Path, help="folder that keeps compiled kernels and trials; default: none is kept"
-    )
-    parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/explanation/simulated-devices.md"
-    )
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure the parts, print the scores, and write the page where arguments."""
     print(f"NVRTC {nvrtc.version()}; all predictions are simulated")
     parts = (arguments.only,) if arguments.only else PARTS
-    with tempfile.TemporaryDirectory() as folder:
-        place = arguments.cache or Path(folder)
-        os.environ["EKC_CACHE_DIR"] = str(place)
+    with use_compile_cache(arguments.cache) as place:
         results = {part: _MEASURED[part](arguments, place) for part in parts}
     plots = results["clblast"].pop("plots") if "clblast" in results else {}
     texts = {part: _TEXTS[part](result) for part, result in results.items()}
@@ -220,7 +195,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return results.get("clblast", {}) | others | {"pass": passed}
 
 
-main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, add_options)
+OPTIONS = {
+    "--data": DATA,
+    "--rows": {"type": int, "default": 500, "help": "rows of each recording to compile"},
+    "--best": {"type": int, "default": 60, "help": "best kernels of each estimate to compile"},
+    "--shapes": {"type": int, "default": 20, "help": "shapes to tune for the h200, at most 20"},
+    "--trials": {"type": int, "default": 64, "help": "trials of each of them"},
+    "--only": {"choices": PARTS, "help": "one part; --write-docs keeps what the page says of the others"},
+    "--sample-only": {"action": "store_true", "help": "leave out the rows that are not compiled"},
+    "--cache": {"type": Path, "help": "folder that keeps compiled kernels and trials; default: none is kept"},
+    "--write-docs": {"action": "store_true", "help": "write docs/explanation/simulated-devices.md"},
+}
+main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -17,9 +17,7 @@ each figure: the roofline of the data sheet, and a bootstrap interval (95 %) ove
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -30,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.ranking import compute_error
-from benchmarks.common.script import format_verdict, make_main
+from benchmarks.common.script import Arguments, format_verdict, make_main
 from benchmarks.simulator.foreign_rows import (
     CARDS,
     CP_ASYNC,
@@ -271,19 +269,7 @@ def format_line(line: Mapping[str, Any]) -> str:
     return f"{parts[0]}{rows}{'   '.join(parts[1:])}  {format_verdict(line)}"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of printed rows")
-    parser.add_argument("--include", type=Path, action="append", default=[], help="folder with cuda_fp16.h")
-    parser.add_argument("--cache", type=Path, help="folder that keeps counted kernels; default: none is kept")
-    parser.add_argument("--only", choices=tuple(CARDS), help="one card")
-    parser.add_argument(
-        "--list-rows", action="store_true", help=f"write {LISTS.name} from the rows, and stop"
-    )
-    parser.add_argument("--rows", action="store_true", help="print every row")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Time all rows and print the table."""
     rows = read_rows(arguments.data)
     if arguments.list_rows:
@@ -328,7 +314,15 @@ def time_rows(
     return timed, refused
 
 
-main = make_main(__doc__, measure, {"median_error": ERROR_BARS, "spearman": RANK_BARS}, add_options)
+OPTIONS = {
+    "--data": {"type": Path, "required": True, "help": "the folder of printed rows"},
+    "--include": {"type": Path, "action": "append", "default": [], "help": "folder with cuda_fp16.h"},
+    "--cache": {"type": Path, "help": "folder that keeps counted kernels; default: none is kept"},
+    "--only": {"choices": tuple(CARDS), "help": "one card"},
+    "--list-rows": {"action": "store_true", "help": f"write {LISTS.name} from the rows, and stop"},
+    "--rows": {"action": "store_true", "help": "print every row"},
+}
+main = make_main(__doc__, measure, {"median_error": ERROR_BARS, "spearman": RANK_BARS}, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

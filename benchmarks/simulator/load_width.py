@@ -11,9 +11,7 @@ the recordings show an effect, and the comparison describes how far the simulati
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.clblast import Xgemm
-from benchmarks.common.script import WIDE_TABLE, make_main
+from benchmarks.common.script import DATA, Arguments, Column, format_lines, make_main
 from benchmarks.simulator.rows import LATENCY, Recording, compile_work, read
 from ekc.devices.simulated.latency import estimate_latency
-from ekc.tables import format_table
 
 FAST = 0.2
 """Share of the configurations, fastest first, of which pairs are compiled."""
@@ -100,27 +97,19 @@ def compare_pairs(recording: Recording, data: Path, count: int, seed: int) -> li
     return lines
 
 
-def format_lines(lines: list[dict[str, Any]]) -> str:
-    """The table."""
-    rows = [("recording", "operand from", "pairs", "faster", "ratio", "compiled", "recorded", "simulated")]
-    for x in lines:
-        shown = ("-", "-", "-")
-        if "compiled" in x:
-            shown = (str(x["compiled"]), f"{x['recorded_ratio']:.3f}", f"{x['simulated_ratio']:.3f}")
-        rows.append(
-            (x["device"], x["way"], str(x["pairs"]), f"{x['faster']:.0%}", f"{x['ratio']:.3f}", *shown)
-        )
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)
+COLUMNS = (
+    Column("recording", "device"),
+    Column("operand from", "way"),
+    Column("pairs", "pairs"),
+    Column("faster", "faster", ".0%"),
+    Column("ratio", "ratio", ".3f"),
+    Column("compiled", "compiled"),
+    Column("recorded", "recorded_ratio", ".3f"),
+    Column("simulated", "simulated_ratio", ".3f"),
+)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this script alone."""
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the recordings")
-    parser.add_argument("--pairs", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="folder of compiled kernels")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Compare the pairs of each recording, and print the table."""
     if arguments.cache:
         os.environ["EKC_CACHE_DIR"] = str(arguments.cache)
@@ -129,14 +118,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for recording in LATENCY
         for x in compare_pairs(recording, arguments.data, arguments.pairs, arguments.seed)
     ]
-    print(format_lines(lines))
+    print(format_lines(COLUMNS, lines))
     total = sum(x["pairs"] for x in lines)
     faster = sum(x["faster"] * x["pairs"] for x in lines) / total
     print(f"of {total:,} pairs the wider was faster in {faster:.0%}")
     return {"lines": lines, "pairs": total, "faster": faster}
 
 
-main = make_main(__doc__, measure, add_options=add_options)
+OPTIONS = {
+    "--data": DATA,
+    "--pairs": {"type": int, "default": 0},
+    "--cache": {"type": Path, "help": "folder of compiled kernels"},
+}
+main = make_main(__doc__, measure, options=OPTIONS)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -13,17 +13,15 @@ fits the fitted half best within its bounds, beside the one that is in use. No G
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from benchmarks.common.ranking import compute_error, spearman
-from benchmarks.common.script import WIDE_TABLE, format_verdict, make_main
+from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main
 from benchmarks.simulator.own_rows import DRAM, OwnRow, read_folder
 from ekc.devices.simulated import power
 from ekc.devices.simulated.specs import GpuSpec
@@ -66,10 +64,9 @@ COUNTED: Mapping[str, tuple[Callable[[OwnRow], float], tuple[str, ...]]] = {
 """The event of the model, and the counters of Nsight Compute that add up to it."""
 LEAST_DRAM_BYTES = 2e7
 """Bytes below which the traffic of DRAM is that of whatever else runs."""
-Vector = NDArray[np.float64]
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Arguments) -> dict[str, Any]:
     """Print the tables."""
     label, spec, rows = read_folder(arguments.folder)
     print(f"{spec.name} (simulated, no residual) beside {label}: {len(rows)} kernels")
@@ -282,14 +279,11 @@ def _format_cell(name: str, value: Any) -> str:
     return f"{value:.1%}" if "error" in name or name == "near the top" else f"{value:.3g}"
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--folder", type=Path, default=FOLDER, help="folder of benchmarks.gpu; default: an H100"
-    )
-    parser.add_argument("--fit", action="store_true", help="fit the energies of events on the fitted half")
-
-
-main = make_main(__doc__, measure, {"scored half": "power error below that of the median"}, _add_options)
+OPTIONS = {
+    "--folder": {"type": Path, "default": FOLDER, "help": "folder of benchmarks.gpu; default: an H100"},
+    "--fit": {"action": "store_true", "help": "fit the energies of events on the fitted half"},
+}
+main = make_main(__doc__, measure, {"scored half": "power error below that of the median"}, options=OPTIONS)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.equals_report import Group, read_groups
+from benchmarks.gpu.contenders import Group
+from benchmarks.gpu.equals_report import read_groups
 from benchmarks.gpu.fidelity import find_model
 from benchmarks.gpu.folder import RECORDING, TUNING, Folder
 from ekc import devices

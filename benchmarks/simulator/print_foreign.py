@@ -16,7 +16,6 @@ import json
 import logging
 import math
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,4 +152,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

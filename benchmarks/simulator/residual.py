@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.common.clblast import WIDEST, Xgemm
-from benchmarks.common.script import WIDE_TABLE
+from benchmarks.common.script import Column, format_lines
 from benchmarks.simulator import learner
 from benchmarks.simulator.learner import compute_residuals, compute_robust_std
 from benchmarks.simulator.rows import (
     LATENCY,
     Recording,
     Row,
+    Vector,
     Work,
     compile_work,
     compute_works,
@@ -40,9 +40,6 @@ from ekc.devices.simulated.residual import (
     make_generator,
     sample_shared_factor,
 )
-from ekc.tables import format_table
-
-Vector = NDArray[np.float64]
 
 ANCHORS, NEIGHBOURS = 150, 4
 """Configurations drawn, and of each that many that differ in one parameter."""
@@ -218,20 +215,42 @@ def is_near_shipped(fit: Sizes | None) -> bool:
     )
 
 
+LEARNER_COLUMNS = (
+    Column("space", "space"),
+    Column("figure", "figure"),
+    Column("rows", "rows"),
+    Column("kernels", "kernels"),
+    Column("repeats", "repeats", ".2%"),
+    Column("left", "robust", ".1%"),
+    Column("(rms)", "rms", ".1%"),
+    Column("fastest 2 %", "fast", ".1%"),
+    Column("neighbours", "neighbours", ".2f"),
+)
+BIN_COLUMNS = (
+    Column("device", "device"),
+    Column("distance", "distance", ".2f"),
+    Column("pairs", "pairs"),
+    Column("not shared", "robust", ".1%"),
+    Column("(rms)", "rms", ".1%"),
+)
+LEARNT_COLUMNS = (
+    Column("times", "what"),
+    Column("kernels", "kernels"),
+    *(Column(f"{q:.0%}", f"{q:.0%}", ".1%") for q in QUANTILES),
+    Column("rms", "rms", ".1%"),
+)
+
+
 def format_result(result: dict[str, Any]) -> str:
     """Everything printed."""
     said = [
         "left unexplained by boosted trees, out of fold, log scale",
-        _format_learner(result["learner"]),
+        format_lines(LEARNER_COLUMNS, result["learner"]),
         "",
     ]
     said += ["recorded over simulated time, two kernels against the distance of their traits"]
-    rows = [("device", "distance", "pairs", "not shared", "(rms)")]
-    for space in result["spaces"]:
-        for one in space["bins"]:
-            shares = (f"{one['robust']:.1%}", f"{one['rms']:.1%}")
-            rows.append((space["device"], f"{one['distance']:.2f}", f"{one['pairs']}", *shares))
-    said += [format_table(rows[0], rows[1:], width=WIDE_TABLE), ""]
+    bins = [{"device": space["device"], **one} for space in result["spaces"] for one in space["bins"]]
+    said += [format_lines(BIN_COLUMNS, bins), ""]
     for space in result["spaces"]:
         spread = f"{space['robust']:.1%} (rms {space['rms']:.1%})"
         said.append(
@@ -239,12 +258,8 @@ def format_result(result: dict[str, Any]) -> str:
         )
     said += [f"all, by {by}: {_format_sizes(fit)}" for by, fit in result["fit"].items()]
     said += [f"shipped: {_format_sizes(result['shipped'])}", "", "left unexplained on the RTX 3090's GEMMs"]
-    kinds = [f"{q:.0%}" for q in QUANTILES]
-    rows = [("times", "kernels", *kinds, "rms")]
-    for one in result["learnt"]:
-        rows.append((one["what"], f"{one['kernels']}", *(f"{one[k]:.1%}" for k in (*kinds, "rms"))))
     said += [
-        format_table(rows[0], rows[1:], width=WIDE_TABLE),
+        format_lines(LEARNT_COLUMNS, result["learnt"]),
         f"shipped sizes near the fit: {'pass' if result['pass'] else 'FAIL'}",
     ]
     return "\n".join(said)
@@ -254,14 +269,3 @@ def _format_sizes(fit: dict[str, float] | None) -> str:
     if fit is None:
         return "too few pairs to fit"
     return f"own {fit['own']:.1%}, shared {fit['shared']:.1%}, length {fit['length_scale']:.1f} octaves"
-
-
-def _format_learner(lines: list[dict[str, Any]]) -> str:
-    rows = [("space", "figure", "rows", "kernels", "repeats", "left", "(rms)", "fastest 2 %", "neighbours")]
-    for one in lines:
-        repeats = "-" if one["repeats"] is None else f"{one['repeats']:.2%}"
-        ratio = "-" if one["neighbours"] is None else f"{one['neighbours']:.2f}"
-        shares = (f"{one[name]:.1%}" for name in ("robust", "rms", "fast"))
-        counts = (f"{one['rows']}", f"{one['kernels']}")
-        rows.append((one["space"], one["figure"], *counts, repeats, *shares, ratio))
-    return format_table(rows[0], rows[1:], width=WIDE_TABLE)

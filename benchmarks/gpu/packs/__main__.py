@@ -11,7 +11,6 @@ is no file, the rule draws the schedules, and the file is written. That of a pac
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common.script import Arguments, make_parser
 from benchmarks.gpu.items import list_recorded_items, list_small_items
 from benchmarks.gpu.packs.make import Plan, make_pack
 from benchmarks.gpu.packs.predictions import (
@@ -105,17 +105,33 @@ def _find_most_difference(mine: OperatorPredictions, theirs: OperatorPredictions
     return float(np.abs(np.array(ratios) - 1.0).max())
 
 
-def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.packs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--device", default="h100", help="simulated device of the pack; default: h100")
-    parser.add_argument("--out", type=Path, required=True, help="file of the pack")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, help=f"kernels of each operator; default: {COUNT}")
-    parser.add_argument("--small", action="store_true", help="small operators and few kernels, for a dry run")
+OPTIONS = {
+    "--device": {
+        "default": "h100",
+        "help": "simulated device of the pack; default: h100",
+    },
+    "--out": {
+        "type": Path,
+        "required": True,
+        "help": "file of the pack",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+    },
+    "--count": {
+        "type": int,
+        "help": f"kernels of each operator; default: {COUNT}",
+    },
+    "--small": {
+        "action": "store_true",
+        "help": "small operators and few kernels, for a dry run",
+    },
+}
+
+
+def _parse_arguments(words: Sequence[str] | None) -> Arguments:
+    parser = make_parser(__doc__, OPTIONS, "python -m benchmarks.gpu.packs")
     arguments = parser.parse_args(words)
     if arguments.count is not None and arguments.count < 1:
         parser.error(f"--count {arguments.count}: 1 or more")
@@ -123,4 +139,4 @@ def _parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from benchmarks.gpu.contenders import (
     SLICE_NOISE,
     SLICE_S,
     Contender,
+    Group,
     HotDevice,
     Ours,
     Slice,
@@ -28,9 +30,10 @@ from benchmarks.gpu.contenders import (
     compute_detection,
     compute_findable_saving,
     estimate_slice_noise,
+    read_group,
     rotate,
 )
-from benchmarks.gpu.equals_report import CONTROL, Group, format_groups, judge_group
+from benchmarks.gpu.equals_report import CONTROL, format_groups, judge_group
 from benchmarks.gpu.orders import COUNTED, list_order_variants
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
@@ -209,6 +212,13 @@ def test_what_was_not_measured_is_no_verdict() -> None:
     # A slice that a kill left alone in its round is in no pair.
     alone = replace(group, rounds={**group.rounds, ROUNDS: {"fast": group.rounds[0]["fast"]}})
     assert judge_group(alone).energy == judge_group(group).energy
+
+
+def test_older_rows_that_say_contender_are_read() -> None:
+    taken = _make_slice(1.0)
+    row = {"item": "MM, round 0, ekc", "status": "ok", "group": "MM", "round": 0, "contender": "ekc"}
+    folder: Any = SimpleNamespace(list_rows=lambda part: [row | taken.to_json()])
+    assert read_group(folder, "versus, slices", {"item": "MM"}, ["ekc"]).rounds == {0: {"ekc": taken}}
 
 
 def test_each_round_has_each_kernel_once_in_a_drawn_order() -> None:
