@@ -38,7 +38,7 @@ def test_each_operator_has_kernels_for_each_board(collected: CollectedBundle) ->
             own = [k for k in function.shapes[0].kernels if k.board == board]
             roles = [k.role for k in own]
             assert roles == ["both"] or (roles[0], roles[-1]) == ("latency", "energy")
-            assert all(k.compiled.arch == board.arch and k.source == "simulated" for k in own)
+            assert all(k.compiled.arch == board.arch and k.board.source == "simulated" for k in own)
     assert len({k.symbol for k in bundle.kernels}) == len(bundle.kernels)
     for kernel in bundle.kernels:
         assert kernel.symbol.startswith(f"ekc_net_K_{kernel.function}_{kernel.schedule.digest}")

@@ -221,7 +221,7 @@ def test_schedules_of_the_part_tune_come_first(tmp_path: Path) -> None:
     bundle, origin = library._make_bundle(kit)
     kit.close()
     assert origin == "schedules: of the part tune"
-    assert {kernel.source for kernel in bundle.kernels} == {"measured"}
+    assert {kernel.board.source for kernel in bundle.kernels} == {"measured"}
     # The best of the run may be another: it compares figures that were measured in turn.
     measured = {trial.schedule.digest for trial in (*tuned.trials, tuned.baseline)}
     assert {kernel.schedule.digest for kernel in bundle.kernels} <= measured
