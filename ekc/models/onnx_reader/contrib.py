@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ekc.models.node_writer import NotExpressible
 from ekc.models.onnx_reader.elementwise import QUANTISED, read_gelu, read_quantised
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-from ekc.models.onnx_reader.products import add_matmul
+from ekc.models.onnx_reader.operation import Operation
 from ekc.models.onnx_reader.reductions import read_rms_norm
 
 DOMAIN = "com.microsoft"
@@ -44,7 +44,7 @@ def read_fused_matmul(op: Operation) -> None:
         if op.get(f"trans{letter}", 0):
             order[-2:] = order[:-3:-1]
         values.append(op.permute(op.input(index), order))
-    value = add_matmul(op, *values)
+    value = op.multiply(*values)
     alpha = op.get("alpha", 1.0)
     op.alias(value if alpha == 1 else op.call("mul", value, op.add_scalar(alpha, op.dtype())))
 

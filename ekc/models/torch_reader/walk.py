@@ -9,10 +9,10 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.models.graph import ReadArguments, describe_internal_error
+from ekc.models.node_writer import NotExpressible
 from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
 from ekc.models.torch_reader.reading import (
     Handler,
-    NotCoveredError,
     OperatorCall,
     Reading,
     ValueName,
@@ -238,7 +238,7 @@ class Walk:
         try:
             made = handler(call)
             reason = arguments.describe_unread("argument")
-        except NotCoveredError as problem:
+        except NotExpressible as problem:
             reason = str(problem)
         except InvalidInput:
             raise
