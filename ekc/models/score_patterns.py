@@ -16,12 +16,18 @@ import numpy as np
 
 from ekc.models.elements import TRACED_KINDS, convert_number
 from ekc.models.graph import Graph, GraphEdit, Node
+from ekc.models.patterns import match_template
 
 _NOTE = "attention is computed as two products and a softmax, with its score matrix in memory"
 _LOWEST = -1e4
 """Summands from here down count as a mask: the exponential of a score so low is 0. Float16 goes to -65504."""
 _ROUNDING = 5e-7
 """Relative error of a product of numbers that were rounded to float32."""
+
+_GUARDED = [
+    ("where", ("not_equal", "y", "y"), "zero", "y"),
+    ("where", ("logical_not", ("equal", "y", "y")), "zero", "y"),
+]
 
 
 def simplify_scores(graph: Graph) -> Graph:
@@ -177,17 +183,11 @@ def _drop_zeros(graph: Graph) -> Graph:
 
 def _find_guarded(node: Node, graph: Graph) -> str | None:
     """y of where(y != y, 0, y)."""
-    if node.attributes.get("function") != "where":
-        return None
-    condition, zero, y = node.inputs
-    test, number = graph.producers.get(condition), graph.values[zero]
-    is_nan = test is not None and test.attributes.get("function") == "not_equal"
-    if test is not None and test.attributes.get("function") == "logical_not":
-        test = graph.producers.get(test.inputs[0])
-        is_nan = test is not None and test.attributes.get("function") == "equal"
-    if test is None or not is_nan or set(test.inputs) != {y}:
-        return None
-    return y if number.data is not None and not np.any(number.data.astype(np.float64)) else None
+    for found in match_template(_GUARDED, node.output, graph, {}):
+        y, zero = graph.values[found["y"]], graph.values[found["zero"]].data
+        if y.dtype == graph.values[node.output].dtype and zero is not None and not np.any(zero.astype(float)):
+            return y.name
+    return None
 
 
 def _keeps_some(softmax: Node, graph: Graph) -> bool:
