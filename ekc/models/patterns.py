@@ -28,8 +28,8 @@ from ekc.models.graph import Graph, GraphEdit, Node
 NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
 Template: TypeAlias = "str | float | tuple[Any, ...] | list[Any]"
 """A form in which a value may be computed. A name is any value, the same one wherever the name occurs; "eps"
-is any number. A number is that constant. A tuple is a function, or how a reduction combines, and its operands;
-those of a commutative function may be in either order. A list is one of several forms."""
+is any number. A number is that constant. A tuple is a function, or how a reduction combines, and its
+operands; those of a commutative function may be in either order. A list is one of several forms."""
 _VARIANCE = ("add", ("mean", [("square", "d"), ("mul", "d", "d"), ("power", "d", 2.0)]), "eps")
 _ROOT = [("sqrt", _VARIANCE), ("power", _VARIANCE, 0.5)]
 _INVERSE_ROOT = [("reciprocal", _ROOT), ("rsqrt", _VARIANCE), ("power", _VARIANCE, -0.5)]
@@ -42,9 +42,9 @@ _EXPONENTIAL = ("exp", [("sub", "x", ("max", "x")), "x"])
 def match_template(
     template: Template, name: str, graph: Graph, found: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """The values of the names in a template, for each way in which it describes a value; [] where it does not.
-    `found` has values that some names must have. Casts are left out. All reductions keep their dimensions, and
-    have the same "axes"."""
+    """The values of the names in a template, for each way in which it describes a value; [] where it does
+    not. `found` has values that some names must have. Casts are left out. All reductions keep their
+    dimensions, and have the same "axes"."""
     name = _skip_casts(name, graph)
     if isinstance(template, list):
         return [way for one in template for way in match_template(one, name, graph, found)]
