@@ -82,14 +82,21 @@ def read_matmul(op: Operation) -> None:
     op.alias(op.multiply(op.input(0), op.input(1)))
 
 
+def multiply_turned(op: Operation) -> str:
+    """alpha * A * B, the last two dimensions of A and B transposed where the node says so."""
+    values = []
+    for index, letter in enumerate("AB"):
+        order = list(range(op.rank(index)))
+        if op.get(f"trans{letter}", 0):
+            order[-2:] = order[:-3:-1]
+        values.append(op.permute(op.input(index), order))
+    value, alpha = op.multiply(*values), op.get("alpha", 1.0)
+    return value if alpha == 1 else op.call("mul", value, op.add_scalar(alpha, op.dtype()))
+
+
 def read_gemm(op: Operation) -> None:
     """Gemm: alpha * A * B + beta * C, A and B transposed where it says so."""
-    a = op.permute(op.input(0), (1, 0)) if op.get("transA", 0) else op.input(0)
-    b = op.permute(op.input(1), (1, 0)) if op.get("transB", 0) else op.input(1)
-    value = op.multiply(a, b)
-    alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
-    if alpha != 1:
-        value = op.call("mul", value, op.add_scalar(alpha, op.dtype()))
+    value, beta = multiply_turned(op), op.get("beta", 1.0)
     c = op.input(2) if op.has(2) else None
     if c is None or beta == 0:
         op.alias(value)

@@ -20,24 +20,19 @@ def read_batch_norm(op: Operation) -> None:
     op.finish("batch_norm", [op.input(index) for index in range(5)], eps=op.get("epsilon", 1e-5))
 
 
-def read_layer_norm(op: Operation) -> None:
-    """LayerNormalization; weights that broadcast over the normalized dimensions are expanded."""
+def read_norm(op: Operation) -> None:
+    """LayerNormalization, RMSNormalization, and SimplifiedLayerNormalization of ONNX Runtime, which is an RMS
+    norm. Weights that broadcast over the normalized dimensions are expanded."""
+    kind = "layer_norm" if op.proto.op_type == "LayerNormalization" else "rms_norm"
     if op.is_used(1) or op.is_used(2):
-        raise NotExpressible("a layer norm that returns its mean or deviation")
+        raise NotExpressible(
+            "a layer norm that returns its mean or deviation"
+            if kind == "layer_norm"
+            else "an RMS norm that returns its deviation"
+        )
     axis = op.axis(-1)
     weights = [_expand_weight(op, index, op.shape()[axis:]) for index in (1, 2) if op.has(index)]
-    eps = op.get("epsilon", 1e-5)
-    op.finish("layer_norm", [op.input(0), *weights], dimensions=op.rank() - axis, eps=eps)
-
-
-def read_rms_norm(op: Operation) -> None:
-    """RMSNormalization, and SimplifiedLayerNormalization of ONNX Runtime."""
-    if op.is_used(1):
-        raise NotExpressible("an RMS norm that returns its deviation")
-    axis = op.axis(-1)
-    weight = _expand_weight(op, 1, op.shape()[axis:])
-    eps = op.get("epsilon", 1e-5)
-    op.finish("rms_norm", [op.input(0), weight], dimensions=op.rank() - axis, eps=eps)
+    op.finish(kind, [op.input(0), *weights], dimensions=op.rank() - axis, eps=op.get("epsilon", 1e-5))
 
 
 def _expand_weight(op: Operation, index: int, shape: tuple[int, ...]) -> str:
@@ -244,8 +239,8 @@ def _find_scale(op: Operation, axis: int, size: int, out: int) -> float:
 
 
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
-    **{"BatchNormalization": read_batch_norm, "LayerNormalization": read_layer_norm},
-    **{"RMSNormalization": read_rms_norm, "GroupNormalization": read_group_norm},
+    **{"BatchNormalization": read_batch_norm, "LayerNormalization": read_norm},
+    **{"RMSNormalization": read_norm, "GroupNormalization": read_group_norm},
     **{"InstanceNormalization": read_group_norm, "Softmax": read_softmax, "Attention": read_attention},
     **dict.fromkeys(("MaxPool", "AveragePool"), read_pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), read_global_pool),

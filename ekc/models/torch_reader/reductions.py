@@ -73,10 +73,14 @@ def read_rms_norm(call: OperatorCall) -> ValueName:
 
 
 def read_group_norm(call: OperatorCall) -> ValueName:
-    """`group_norm` and `native_group_norm`."""
+    """`group_norm` and `native_group_norm`; `instance_norm` by the statistics of each input, with a group for
+    each channel."""
+    if not call.get("use_input_stats", True):
+        raise NotExpressible("instance norm with stored mean and variance")
     x = call["input"]
-    groups = call.get("num_groups", call.get("group"))
-    inputs = list_affine(call, x, ("weight", "bias"), (call.get_shape(x)[1],))
+    channels = call.get_shape(x)[1]
+    groups = call.get("num_groups", call.get("group", channels))
+    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
     return call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
 
 
@@ -108,16 +112,6 @@ def read_variance(call: OperatorCall) -> Outputs:
     if not isinstance(call.result, tuple | list):
         return made
     return (made, call.reshape(mean, tuple(call.result[1].shape)))
-
-
-def read_instance_norm(call: OperatorCall) -> ValueName:
-    """`instance_norm` by the statistics of each input: a group norm with a group for each channel."""
-    if not call["use_input_stats"]:
-        raise NotExpressible("instance norm with stored mean and variance")
-    x = call["input"]
-    channels = call.get_shape(x)[1]
-    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
-    return call.emit("group_norm", inputs, call.result_shape, groups=channels, eps=float(call["eps"]))
 
 
 def read_pool(call: OperatorCall) -> ValueName:
@@ -186,10 +180,9 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), read_batch_norm),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), read_layer_norm),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
-    **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
+    **dict.fromkeys(("group_norm", "native_group_norm", "instance_norm"), read_group_norm),
     **dict.fromkeys(("var", "var_mean"), read_variance),
     **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "max", "min"), read_reduction),
-    "instance_norm": read_instance_norm,
     **{f"max_pool{d}{tail}": read_pool for d in DIMENSIONS for tail in ("", "_with_indices")},
     **{f"avg_pool{d}": read_pool for d in DIMENSIONS},
     **{f"{head}adaptive_avg_pool{d}": read_adaptive_pool for d in DIMENSIONS for head in ("", "_")},

@@ -59,11 +59,10 @@ IGNORED: Mapping[Handler, tuple[str, ...]] = {
     reductions.read_softmax: ("dtype", "half_to_float"),
     reductions.read_pool: ("ceil_mode",),
     reductions.read_adaptive_pool: ("output_size",),
-    reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled"),
+    reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled", "running_mean", "running_var", "momentum"),
     # They matter in training alone, or say which library PyTorch calls.
     elementwise.read_dropout: ("p",),
     reductions.read_batch_norm: ("momentum", "cudnn_enabled"),
-    reductions.read_instance_norm: ("running_mean", "running_var", "momentum", "cudnn_enabled"),
     reductions.read_layer_norm: ("cudnn_enable",),
     shapes.read_embedding: ("padding_idx", "scale_grad_by_freq", "sparse"),
 }
