@@ -23,7 +23,7 @@ import numpy as np
 
 from ekc.models.elements import FLOAT_NAMES, convert_number
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS, Array
-from ekc.models.graph import Graph, GraphEdit, Node
+from ekc.models.graph import Graph, GraphEdit, Node, rewrite_nodes
 
 NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
 Template: TypeAlias = "str | float | tuple[Any, ...] | list[Any]"
@@ -148,14 +148,7 @@ def _read_number(name: str, graph: Graph) -> float | None:
 
 def join_group_norms(graph: Graph) -> Graph:
     """The graph with written-out group norms as single nodes."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        norm = _find_group_norm(node, graph) if node.kind in ("reshape", "elementwise") else None
-        if norm is not None:
-            _write_group_norm(edit, node, norm)
-        else:
-            edit.nodes.append(node)
-    return edit.finish()
+    return rewrite_nodes(graph, _join_group_norm)
 
 
 @dataclass(frozen=True)
@@ -215,13 +208,17 @@ def _is_per_channel(graph: Graph, name: str, x: str) -> bool:
     return wide == (1, full[1], *(1,) * (len(full) - 2))
 
 
-def _write_group_norm(edit: GraphEdit, node: Node, found: _GroupNorm) -> None:
+def _join_group_norm(edit: GraphEdit, node: Node) -> bool:
+    found = _find_group_norm(node, edit.graph) if node.kind in ("reshape", "elementwise") else None
+    if found is None:
+        return False
     x, channels = edit.find_replacement(found.x), edit.values[node.output].shape[1]
     weights = []
     for name in (edit.find_replacement(weight) for weight in found.weights):
         dtype = edit.values[name].dtype
         weights.append(edit.add_step("reshape", node, (name,), (channels,), dtype))
     edit.add_node("group_norm", node.name, (x, *weights), node.output, **found.attributes)
+    return True
 
 
 def _find_maker(name: str, what: str, graph: Graph) -> Node | None:
