@@ -44,7 +44,7 @@ results, None for a single one. The nodes of one call have the same `call`. Opaq
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -307,6 +307,16 @@ class GraphEdit:
             outputs=outputs,
             notes=(*self.graph.notes, *self.notes),
         )
+
+
+def rewrite_nodes(graph: Graph, change: Callable[[GraphEdit, Node], bool]) -> Graph:
+    """The graph with what `change` writes in place of nodes. It returns whether it wrote anything; a node for
+    which it did not stays."""
+    edit = GraphEdit(graph)
+    for node in edit.read_nodes():
+        if not change(edit, node):
+            edit.nodes.append(node)
+    return edit.finish()
 
 
 INTERNAL_ERROR = "internal error: "

@@ -223,13 +223,10 @@ def count_node_flops(node: Node, values: Mapping[str, Value]) -> float:
     element, none for moves, casts and operators that are not known."""
     output = values[node.output]
     match node.kind:
-        case "conv":
-            weight = values[node.inputs[1]]
-            flops = 2.0 * output.size * prod(weight.shape[1:])
-            return flops + (output.size if len(node.inputs) > 2 else 0)
-        case "conv_transpose":
+        case "conv" | "conv_transpose":
             x, weight = (values[name] for name in node.inputs[:2])
-            flops = 2.0 * x.size * prod(weight.shape[1:])
+            places = output if node.kind == "conv" else x
+            flops = 2.0 * places.size * prod(weight.shape[1:])
             return flops + (output.size if len(node.inputs) > 2 else 0)
         case "matmul":
             return 2.0 * output.size * values[node.inputs[0]].shape[-1]

@@ -15,45 +15,85 @@ Casts may stand anywhere in between: norms of 16-bit models are computed in floa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ekc.models.elements import FLOAT_NAMES, convert_number
 from ekc.models.functions import ACTIVATIONS, FUNCTIONS, Array
-from ekc.models.graph import Graph, GraphEdit, Node
+from ekc.models.graph import Graph, GraphEdit, Node, rewrite_nodes
 
 NORM_KINDS = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax"})
+Template: TypeAlias = "str | float | tuple[Any, ...] | list[Any]"
+"""A form in which a value may be computed. A name is any value, the same one wherever the name occurs; "eps"
+is any number. A number is that constant. A tuple is a function, or how a reduction combines, and its
+operands; those of a commutative function may be in either order. A list is one of several forms."""
+_VARIANCE = ("add", ("mean", [("square", "d"), ("mul", "d", "d"), ("power", "d", 2.0)]), "eps")
+_ROOT = [("sqrt", _VARIANCE), ("power", _VARIANCE, 0.5)]
+_INVERSE_ROOT = [("reciprocal", _ROOT), ("rsqrt", _VARIANCE), ("power", _VARIANCE, -0.5)]
+_NORM = [("div", "d", _ROOT), ("mul", "d", _INVERSE_ROOT)]
+_CENTRED = ("sub", "x", ("mean", "x"))
+_SOFTMAX = [("div", "e", ("sum", "e")), ("mul", "e", ("reciprocal", ("sum", "e")))]
+_EXPONENTIAL = ("exp", [("sub", "x", ("max", "x")), "x"])
 
 
-class _Spread(NamedTuple):
-    """The mean of the squares of a value."""
+def match_template(
+    template: Template, name: str, graph: Graph, found: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """The values of the names in a template, for each way in which it describes a value; [] where it does
+    not. `found` has values that some names must have. Casts are left out. All reductions keep their
+    dimensions, and have the same "axes"."""
+    name = _skip_casts(name, graph)
+    if isinstance(template, list):
+        return [way for one in template for way in match_template(one, name, graph, found)]
+    if isinstance(template, tuple):
+        node = graph.producers.get(name)
+        return [] if node is None else _match_node(template, node, graph, found)
+    number = _read_number(name, graph)
+    if isinstance(template, float):
+        return [found] if number == template else []
+    value = number if template == "eps" else name
+    return [{**found, template: value}] if value is not None and found.get(template, value) == value else []
 
-    of: str
-    eps: float
-    axes: tuple[int, ...]
+
+def _match_node(
+    template: tuple[Any, ...], node: Node, graph: Graph, found: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    function, *operands = template
+    options = node.attributes
+    if function not in (options.get("function"), options.get("combine")):
+        return []
+    if node.kind == "reduce":
+        axes = tuple(sorted(options["axes"]))
+        if not options["keepdims"] or found.get("axes", axes) != axes:
+            return []
+        found = {**found, "axes": axes}
+    is_commutative = node.kind == "elementwise" and FUNCTIONS[function].is_commutative
+    ways = []
+    for inputs in (node.inputs, node.inputs[::-1]) if is_commutative else (node.inputs,):
+        partial = [found]
+        for operand, name in zip(operands, inputs, strict=True):
+            partial = [way for begun in partial for way in match_template(operand, name, graph, begun)]
+        ways += partial
+    return ways
 
 
 def find_norm(node: Node, graph: Graph) -> Node | None:
     """The norm whose product or quotient by the spread is this node, with the weight and bias behind it."""
-    for deviation, spread in _list_quotients(node, graph):
-        rank = len(graph.values[deviation].shape)
-        dimensions = len(spread.axes)
-        if _skip_casts(spread.of, graph) != _skip_casts(deviation, graph):
+    for found in match_template(_NORM, node.output, graph, {}):
+        rank, dimensions = len(graph.values[found["d"]].shape), len(found["axes"])
+        if found["axes"] != tuple(range(rank - dimensions, rank)):
             continue
-        if spread.axes != tuple(range(rank - dimensions, rank)):
-            continue
-        source = _find_shifted(deviation, "mean", spread.axes, graph)
-        kind, x = ("rms_norm", deviation) if source is None else ("layer_norm", source)
-        x = _skip_casts(x, graph)
+        centred = match_template(_CENTRED, found["d"], graph, {"axes": found["axes"]})
+        kind, x = ("layer_norm", centred[0]["x"]) if centred else ("rms_norm", found["d"])
         weight, last = _find_affine(node, "mul", dimensions, graph)
         bias, end = None, last
         if kind == "layer_norm" and weight is not None:
             bias, end = _find_affine(last, "add", dimensions, graph)
         inputs = tuple(name for name in (x, weight, bias) if name is not None)
-        return Node(kind, node.name, inputs, end.output, {"dimensions": dimensions, "eps": spread.eps})
+        return Node(kind, node.name, inputs, end.output, {"dimensions": dimensions, "eps": found["eps"]})
     return None
 
 
@@ -66,90 +106,11 @@ def read_before_casts(node: Node, graph: Graph) -> Node:
 
 def find_softmax(node: Node, graph: Graph) -> Node | None:
     """The softmax whose quotient is this node."""
-    for exponentials, total in _list_fractions(node, graph):
-        e, s = _find_producer(exponentials, "exp", graph), graph.producers.get(_skip_casts(total, graph))
-        if e is None or s is None or s.kind != "reduce" or s.attributes["combine"] != "sum":
-            continue
-        axes = tuple(s.attributes["axes"])
-        if len(axes) != 1 or not s.attributes["keepdims"]:
-            continue
-        if _skip_casts(s.inputs[0], graph) != e.output:
-            continue
-        x = _find_shifted(e.inputs[0], "max", axes, graph) or e.inputs[0]
-        return Node("softmax", node.name, (_skip_casts(x, graph),), node.output, {"axis": axes[0]})
+    for found in match_template(_SOFTMAX, node.output, graph, {}):
+        inner = match_template(_EXPONENTIAL, found["e"], graph, found)
+        if inner and len(found["axes"]) == 1:
+            return Node("softmax", node.name, (inner[0]["x"],), node.output, {"axis": found["axes"][0]})
     return None
-
-
-def _list_fractions(node: Node, graph: Graph) -> Iterator[tuple[str, str]]:
-    """(numerator, denominator) of a / b, and of a * reciprocal(b) in either order."""
-    a, b = node.inputs
-    if node.attributes["function"] == "div":
-        yield a, b
-        return
-    for first, second in ((a, b), (b, a)):
-        inverse = _find_producer(second, "reciprocal", graph)
-        if inverse is not None:
-            yield first, inverse.inputs[0]
-
-
-def _list_quotients(node: Node, graph: Graph) -> Iterator[tuple[str, _Spread]]:
-    """The factors of a value times the inverse root of a mean of squares."""
-    pairs = [(*fraction, "sqrt", 0.5) for fraction in _list_fractions(node, graph)]
-    if node.attributes["function"] == "mul":
-        a, b = node.inputs
-        pairs += [(a, b, "rsqrt", -0.5), (b, a, "rsqrt", -0.5)]
-    for value, root, function, exponent in pairs:
-        inner = _find_root(root, function, exponent, graph)
-        if inner is not None and (spread := _find_spread(inner, graph)):
-            yield value, spread
-
-
-def _find_root(name: str, function: str, exponent: float, graph: Graph) -> str | None:
-    """x of sqrt(x) or x ** 0.5; of rsqrt(x) or x ** -0.5."""
-    root = _find_producer(name, function, graph)
-    if root is not None:
-        return root.inputs[0]
-    power = _find_producer(name, "power", graph)
-    if power is not None and _read_number(power.inputs[1], graph) == exponent:
-        return power.inputs[0]
-    return None
-
-
-def _find_spread(name: str, graph: Graph) -> _Spread | None:
-    """mean(d * d) + eps."""
-    total = _find_producer(name, "add", graph)
-    for mean, number in (total.inputs, total.inputs[::-1]) if total is not None else ():
-        eps, node = _read_number(number, graph), graph.producers.get(_skip_casts(mean, graph))
-        if eps is None or node is None or node.kind != "reduce" or node.attributes["combine"] != "mean":
-            continue
-        of = _find_squared(node.inputs[0], graph)
-        if of is not None and node.attributes["keepdims"]:
-            return _Spread(of, eps, tuple(sorted(node.attributes["axes"])))
-    return None
-
-
-def _find_squared(name: str, graph: Graph) -> str | None:
-    """d of d * d, d ** 2 or square(d)."""
-    for function in ("square", "mul", "power"):
-        node = _find_producer(name, function, graph)
-        if node is None:
-            continue
-        if function == "mul" and _skip_casts(node.inputs[0], graph) != _skip_casts(node.inputs[1], graph):
-            continue
-        if function == "power" and _read_number(node.inputs[1], graph) != 2:
-            continue
-        return node.inputs[0]
-    return None
-
-
-def _find_shifted(name: str, combine: str, axes: tuple[int, ...], graph: Graph) -> str | None:
-    """x of x - mean(x), or of x - max(x), along the axes."""
-    minus = _find_producer(name, "sub", graph)
-    other = graph.producers.get(_skip_casts(minus.inputs[1], graph)) if minus is not None else None
-    if minus is None or other is None or other.kind != "reduce" or other.attributes["combine"] != combine:
-        return None
-    is_same = _skip_casts(other.inputs[0], graph) == _skip_casts(minus.inputs[0], graph)
-    return minus.inputs[0] if is_same and tuple(sorted(other.attributes["axes"])) == axes else None
 
 
 def _find_affine(node: Node, function: str, dimensions: int, graph: Graph) -> tuple[str | None, Node]:
@@ -170,12 +131,6 @@ def _find_affine(node: Node, function: str, dimensions: int, graph: Graph) -> tu
     return value.name, user
 
 
-def _find_producer(name: str, function: str, graph: Graph) -> Node | None:
-    """The elementwise node of a function that makes a value, casts left out."""
-    node = graph.producers.get(_skip_casts(name, graph))
-    return node if node is not None and node.attributes.get("function") == function else None
-
-
 def _skip_casts(name: str, graph: Graph) -> str:
     """The value before casts between float32 and floats of 16 bits."""
     while (node := graph.producers.get(name)) is not None and node.kind == "cast":
@@ -193,14 +148,7 @@ def _read_number(name: str, graph: Graph) -> float | None:
 
 def join_group_norms(graph: Graph) -> Graph:
     """The graph with written-out group norms as single nodes."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        norm = _find_group_norm(node, graph) if node.kind in ("reshape", "elementwise") else None
-        if norm is not None:
-            _write_group_norm(edit, node, norm)
-        else:
-            edit.nodes.append(node)
-    return edit.finish()
+    return rewrite_nodes(graph, _join_group_norm)
 
 
 @dataclass(frozen=True)
@@ -260,13 +208,17 @@ def _is_per_channel(graph: Graph, name: str, x: str) -> bool:
     return wide == (1, full[1], *(1,) * (len(full) - 2))
 
 
-def _write_group_norm(edit: GraphEdit, node: Node, found: _GroupNorm) -> None:
+def _join_group_norm(edit: GraphEdit, node: Node) -> bool:
+    found = _find_group_norm(node, edit.graph) if node.kind in ("reshape", "elementwise") else None
+    if found is None:
+        return False
     x, channels = edit.find_replacement(found.x), edit.values[node.output].shape[1]
     weights = []
     for name in (edit.find_replacement(weight) for weight in found.weights):
         dtype = edit.values[name].dtype
         weights.append(edit.add_step("reshape", node, (name,), (channels,), dtype))
     edit.add_node("group_norm", node.name, (x, *weights), node.output, **found.attributes)
+    return True
 
 
 def _find_maker(name: str, what: str, graph: Graph) -> Node | None:

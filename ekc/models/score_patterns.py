@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 
 from ekc.models.elements import TRACED_KINDS, convert_number
-from ekc.models.graph import Graph, GraphEdit, Node
+from ekc.models.graph import Graph, GraphEdit, Node, rewrite_nodes
+from ekc.models.patterns import match_template
 
 _NOTE = "attention is computed as two products and a softmax, with its score matrix in memory"
 _LOWEST = -1e4
@@ -23,37 +24,40 @@ _LOWEST = -1e4
 _ROUNDING = 5e-7
 """Relative error of a product of numbers that were rounded to float32."""
 
+_GUARDED = [
+    ("where", ("not_equal", "y", "y"), "zero", "y"),
+    ("where", ("logical_not", ("equal", "y", "y")), "zero", "y"),
+]
+
 
 def simplify_scores(graph: Graph) -> Graph:
     """The graph with scales behind products, masks by index and softmax without guards."""
-    for change in (_move_scales, _replace_masks, _drop_guards, _drop_zeros):
-        graph = change(graph)
+    for change in (_move_scales, _replace_mask, _drop_guard):
+        graph = rewrite_nodes(graph, change)
+    graph = _drop_zeros(graph)
     softmaxes = [node for node in graph.nodes if node.kind == "softmax"]
     has_scores = any(user.kind == "matmul" for node in softmaxes for user in graph.users[node.output])
     return replace(graph, notes=(*graph.notes, _NOTE)) if has_scores else graph
 
 
-def _move_scales(graph: Graph) -> Graph:
+def _move_scales(edit: GraphEdit, node: Node) -> bool:
     """Numbers that the operands of a product are multiplied by become one behind the product."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        scales = [_find_scale(name, graph) for name in node.inputs] if node.kind == "matmul" else []
-        found = [chain for chain in scales if chain is not None]
-        if not found:
-            edit.nodes.append(node)
-            continue
-        inputs, number = list(node.inputs), 1.0
-        for place, chain in enumerate(scales):
-            if chain is not None:
-                inputs[place] = _copy_views(edit, chain[:-1], _find_factors(chain[-1], graph)[0])
-                number *= _find_factors(chain[-1], graph)[1]
-        output = edit.values[node.output]
-        product = edit.add_step("matmul", node, inputs, output.shape, output.dtype)
-        width = edit.values[inputs[0]].shape[-1]
-        data = np.asarray(_restore_root(number, width, output.dtype))
-        scale = edit.add_value(f"{node.output}.scale", (), data.dtype, is_constant=True, data=data)
-        edit.add_node("elementwise", node.name, (product, scale), node.output, function="mul")
-    return edit.finish()
+    graph = edit.graph
+    scales = [_find_scale(name, graph) for name in node.inputs] if node.kind == "matmul" else []
+    if not any(scales):
+        return False
+    inputs, number = list(node.inputs), 1.0
+    for place, chain in enumerate(scales):
+        if chain is not None:
+            inputs[place] = _copy_views(edit, chain[:-1], _find_factors(chain[-1], graph)[0])
+            number *= _find_factors(chain[-1], graph)[1]
+    output = edit.values[node.output]
+    product = edit.add_step("matmul", node, inputs, output.shape, output.dtype)
+    width = edit.values[inputs[0]].shape[-1]
+    data = np.asarray(_restore_root(number, width, output.dtype))
+    scale = edit.add_value(f"{node.output}.scale", (), data.dtype, is_constant=True, data=data)
+    edit.add_node("elementwise", node.name, (product, scale), node.output, function="mul")
+    return True
 
 
 def _find_scale(name: str, graph: Graph) -> list[Node] | None:
@@ -99,27 +103,21 @@ def _restore_root(number: float, width: int, dtype: np.dtype[Any]) -> float:
     return copysign(exact, number) if whole and abs(exact / abs(number) - 1) < _ROUNDING else number
 
 
-def _replace_masks(graph: Graph) -> Graph:
-    """Constants that are added before a softmax, or chosen by: nothing where they mask nothing, and by index
-    where they mask what is above a diagonal."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        user = graph.find_only_user(node.output)
-        found = _find_mask(node, graph) if user is not None and user.kind == "softmax" else None
-        if found is None:
-            edit.nodes.append(node)
-            continue
-        scores, kept = found
-        offset = _find_offset(kept, graph.values[node.output].shape[-2:])
-        same = graph.values[scores].shape == graph.values[node.output].shape
-        if kept.all() and same:
-            edit.aliases[node.output] = scores
-        elif offset is not None and same:
-            attributes = {"function": "causal_mask", "offset": offset}
-            edit.nodes.append(replace(node, inputs=(scores,), attributes=attributes))
-        else:
-            edit.nodes.append(node)
-    return edit.finish()
+def _replace_mask(edit: GraphEdit, node: Node) -> bool:
+    """A constant that is added before a softmax, or chosen by: nothing where it masks nothing, and by index
+    where it masks what is above a diagonal."""
+    user, shape = edit.graph.find_only_user(node.output), edit.values[node.output].shape
+    found = _find_mask(node, edit.graph) if user is not None and user.kind == "softmax" else None
+    if found is None or edit.values[found[0]].shape != shape:
+        return False
+    scores, kept = found
+    offset = _find_offset(kept, shape[-2:])
+    if kept.all():
+        edit.aliases[node.output] = scores
+    elif offset is not None:
+        attributes = {"function": "causal_mask", "offset": offset}
+        edit.nodes.append(replace(node, inputs=(scores,), attributes=attributes))
+    return bool(kept.all()) or offset is not None
 
 
 def _find_mask(node: Node, graph: Graph) -> tuple[str, np.ndarray] | None:
@@ -151,17 +149,14 @@ def _find_offset(kept: np.ndarray, shape: tuple[int, ...]) -> int | None:
     return offset if offset >= 0 and np.array_equal(matrix, columns <= rows + offset) else None
 
 
-def _drop_guards(graph: Graph) -> Graph:
+def _drop_guard(edit: GraphEdit, node: Node) -> bool:
     """where(isnan(y), 0, y) as y, y being a softmax of scores whose rows all keep some score."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        y = _find_guarded(node, graph)
-        softmax = graph.producers.get(y) if y is not None else None
-        if y is not None and softmax is not None and _keeps_some(softmax, graph):
-            edit.aliases[node.output] = y
-        else:
-            edit.nodes.append(node)
-    return edit.finish()
+    y = _find_guarded(node, edit.graph)
+    softmax = edit.graph.producers.get(y) if y is not None else None
+    if y is None or softmax is None or not _keeps_some(softmax, edit.graph):
+        return False
+    edit.aliases[node.output] = y
+    return True
 
 
 def _drop_zeros(graph: Graph) -> Graph:
@@ -177,17 +172,11 @@ def _drop_zeros(graph: Graph) -> Graph:
 
 def _find_guarded(node: Node, graph: Graph) -> str | None:
     """y of where(y != y, 0, y)."""
-    if node.attributes.get("function") != "where":
-        return None
-    condition, zero, y = node.inputs
-    test, number = graph.producers.get(condition), graph.values[zero]
-    is_nan = test is not None and test.attributes.get("function") == "not_equal"
-    if test is not None and test.attributes.get("function") == "logical_not":
-        test = graph.producers.get(test.inputs[0])
-        is_nan = test is not None and test.attributes.get("function") == "equal"
-    if test is None or not is_nan or set(test.inputs) != {y}:
-        return None
-    return y if number.data is not None and not np.any(number.data.astype(np.float64)) else None
+    for found in match_template(_GUARDED, node.output, graph, {}):
+        y, zero = graph.values[found["y"]], graph.values[found["zero"]].data
+        if y.dtype == graph.values[node.output].dtype and zero is not None and not np.any(zero.astype(float)):
+            return y.name
+    return None
 
 
 def _keeps_some(softmax: Node, graph: Graph) -> bool:
@@ -210,16 +199,12 @@ def _is_scale(node: Node, graph: Graph) -> bool:
 
 def lower_attention(graph: Graph) -> Graph:
     """The graph with every attention node as the nodes that compute it."""
-    edit = GraphEdit(graph)
-    for node in edit.read_nodes():
-        if node.kind == "attention":
-            _lower_node(edit, node)
-        else:
-            edit.nodes.append(node)
-    return edit.finish()
+    return rewrite_nodes(graph, _lower_node)
 
 
-def _lower_node(edit: GraphEdit, attention: Node) -> None:
+def _lower_node(edit: GraphEdit, attention: Node) -> bool:
+    if attention.kind != "attention":
+        return False
     node = replace(attention, name=f"{attention.name}.scores")
     q, k, v, *mask = node.inputs
     dtype, options = edit.values[q].dtype, node.attributes
@@ -244,6 +229,7 @@ def _lower_node(edit: GraphEdit, attention: Node) -> None:
     own = {"zeros_masked_rows": True} if mask else {}
     weights = edit.add_step("softmax", node, (scores,), shape, dtype, axis=len(shape) - 1, **own)
     edit.add_node("matmul", f"{attention.name}.context", (weights, v), attention.output)
+    return True
 
 
 def _expand_heads(edit: GraphEdit, node: Node, q: str, x: str) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ekc.models.node_writer import NotExpressible
 from ekc.models.onnx_reader.elementwise import QUANTISED, read_gelu, read_quantised
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-from ekc.models.onnx_reader.products import add_matmul
-from ekc.models.onnx_reader.reductions import read_rms_norm
+from ekc.models.onnx_reader.operation import Operation
+from ekc.models.onnx_reader.products import multiply_turned
+from ekc.models.onnx_reader.reductions import read_norm
 
 DOMAIN = "com.microsoft"
 
@@ -38,15 +39,7 @@ def read_fused_matmul(op: Operation) -> None:
     """FusedMatMul: alpha * A * B, the last two dimensions transposed where it says so."""
     if op.get("transBatchA", 0) or op.get("transBatchB", 0) or min(op.rank(0), op.rank(1)) < 2:
         raise NotExpressible("a product of vectors or transposed batches")
-    values = []
-    for index, letter in enumerate("AB"):
-        order = list(range(op.rank(index)))
-        if op.get(f"trans{letter}", 0):
-            order[-2:] = order[:-3:-1]
-        values.append(op.permute(op.input(index), order))
-    value = add_matmul(op, *values)
-    alpha = op.get("alpha", 1.0)
-    op.alias(value if alpha == 1 else op.call("mul", value, op.add_scalar(alpha, op.dtype())))
+    op.alias(multiply_turned(op))
 
 
 def read_fast_gelu(op: Operation) -> None:
@@ -74,16 +67,13 @@ def read_skip_norm(op: Operation) -> None:
     if op.is_used(3):
         op.state.aliases[op.proto.output[3]] = value
     eps = op.get("epsilon", 1e-12 if not is_rms else 1e-5)
-    if is_rms:
-        op.finish("rms_norm", [value, op.input(2)], dimensions=1, eps=eps)
-        return
-    weights = [op.input(index) for index in (2, 3) if op.has(index)]
-    op.finish("layer_norm", [value, *weights], dimensions=1, eps=eps)
+    weights = [op.input(index) for index in range(2, bias) if op.has(index)]
+    op.finish("rms_norm" if is_rms else "layer_norm", [value, *weights], dimensions=1, eps=eps)
 
 
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **dict.fromkeys(QUANTISED, read_quantised),
-    **{"SimplifiedLayerNormalization": read_rms_norm, "FusedMatMul": read_fused_matmul, "Gelu": read_gelu},
+    **{"SimplifiedLayerNormalization": read_norm, "FusedMatMul": read_fused_matmul, "Gelu": read_gelu},
     **{"FastGelu": read_fast_gelu, "BiasGelu": read_fast_gelu, "QuickGelu": read_quick_gelu},
     **{
         "SkipLayerNormalization": read_skip_norm,

@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 
 from ekc.models.functions import FUNCTIONS
+from ekc.models.node_writer import NotExpressible
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-from ekc.models.onnx_reader.state import shorten_decimal
+from ekc.models.onnx_reader.operation import Operation, shorten_decimal
 
 SAME_FUNCTIONS = {function.onnx: function.name for function in FUNCTIONS.values() if function.onnx}
 """Operators that are a function with the same inputs."""

@@ -12,9 +12,9 @@ import numpy as np
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.operation import Operation
-from ekc.models.onnx_reader.state import (
+from ekc.models.onnx_reader.operation import (
     Array,
+    Operation,
     ReaderState,
     has_fixed_shape,
     is_tensor,

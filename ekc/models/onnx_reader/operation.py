@@ -1,30 +1,224 @@
-"""An ONNX node as its reader sees it, and how the reader adds nodes to the graph."""
+"""An ONNX node as its reader sees it, all that is known about the values of its graph, and how nodes are
+added."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from ekc.argument_checks import format_value
+from ekc.errors import InvalidInput
+from ekc.file_limits import UnpackBudget
 from ekc.host_memory import format_bytes
-from ekc.models.graph import ReadArguments
+from ekc.models.graph import GraphBuilder, ReadArguments, parse_value_dtype
+from ekc.models.node_writer import NodeWriter, NotExpressible, Rows
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.state import FLOATS, Array, ReaderState, shorten_decimal
+from ekc.models.onnx_reader.file import Weight
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import NodeProto, TypeProto
 
-
-class NotExpressible(Exception):
-    """The kinds of a `Graph` cannot say what a node computes; the text is the reason."""
+Array = np.ndarray[Any, Any]
+FLOATS = tuple(np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
+"""Types that `dtype=` replaces."""
 
 
 @dataclass
-class Operation:
+class ReaderState:
+    """Values of the file by name: types, constants and what they are called in the graph."""
+
+    file: str
+    builder: GraphBuilder
+    opsets: Mapping[str, int]
+    written_opset: int
+    """Version of the standard domain in the file, before conversion."""
+    budget: UnpackBudget
+    float_dtype: np.dtype[Any] | None = None
+    """Type that all floating tensors get; None: that of the file."""
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    hints: dict[str, TypeProto] = field(default_factory=dict)
+    """Types that the file states or whole-model inference finds."""
+    constants: dict[str, Array] = field(default_factory=dict)
+    """Elements of constants, in the type of the file."""
+    absent_weights: set[str] = field(default_factory=set)
+    """Initialisers whose elements are in a missing file."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Sequence or optional -> the tensors that its operator reads."""
+    made_names: set[str] = field(default_factory=set)
+    """Values between the nodes that an operator becomes."""
+    clipped_names: set[str] = field(default_factory=set)
+    _count: int = 0
+
+    def add_weight(self, name: str, weight: Weight) -> None:
+        """Register an initialiser."""
+        self.set_type(name, weight.shape, weight.dtype)
+        if weight.data is None:
+            self.absent_weights.add(name)
+        else:
+            self.constants[name] = weight.data
+
+    def set_type(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Register the shape and type of a tensor."""
+        onnx = import_onnx()
+        elem_type = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        self.types[name] = onnx.helper.make_tensor_type_proto(elem_type, shape)
+
+    def set_constant(self, name: str, data: Array) -> None:
+        """Register a tensor whose elements are known."""
+        self.set_type(name, data.shape, data.dtype)
+        self.constants[name] = data
+
+    def resolve(self, name: str) -> str:
+        """The value that a name is another name of."""
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+    def has_type(self, name: str) -> bool:
+        """Whether the type of a value is known."""
+        return name in self.types or self.resolve(name) in self.types
+
+    def find_type(self, name: str) -> TypeProto:
+        """The type of a name in the file; the value that it is an alias of may differ in it by `dtype`."""
+        found: TypeProto = self.types[name if name in self.types else self.resolve(name)]
+        return found
+
+    def find_constant(self, name: str) -> Array | None:
+        """Elements of a constant in the type of the file; None for other values."""
+        data = self.constants.get(self.resolve(name))
+        if data is None or name not in self.types:
+            return data
+        return data.astype(self.find_file_dtype(name), copy=False)
+
+    def find_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(dim.dim_value for dim in self.types[name].tensor_type.shape.dim)
+
+    def find_file_dtype(self, name: str) -> np.dtype[Any]:
+        """Type of a tensor's elements in the file."""
+        elem_type = self.types[name].tensor_type.elem_type
+        found: np.dtype[Any] = import_onnx().helper.tensor_dtype_to_np_dtype(elem_type)
+        return found
+
+    def map_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The type that tensors of a type of the file get in the graph."""
+        return self.float_dtype if self.float_dtype is not None and dtype in FLOATS else dtype
+
+    def find_dtype(self, name: str) -> np.dtype[Any]:
+        """Type of a tensor's elements in the graph."""
+        return self.map_dtype(self.find_file_dtype(name))
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value's elements are known."""
+        return name in self.constants
+
+    def use(self, name: str) -> str:
+        """Make sure that a value is in the graph; returns its name there."""
+        name = self.resolve(name)
+        if name not in self.builder.values:
+            self._add_to_graph(name)
+        return name
+
+    def use_number(self, name: str) -> str:
+        """A constant of one element in float64 without dimensions: so elementwise nodes have numbers."""
+        raw = self.constants[self.resolve(name)].reshape(())
+        number = np.asarray(shorten_decimal(self._convert(name, raw, self.find_dtype(name))[()]))
+        if np.isfinite(number) and raw.dtype in (np.float32, np.float64) and name not in self.clipped_names:
+            number = np.asarray(shorten_decimal(raw[()]))
+        found = f"{number}:float64"
+        while found in self.types:
+            found += "'"  # A tensor of the file has this name.
+        if found not in self.builder.values:
+            self.builder.add_constant(found, number)
+        return found
+
+    def _add_to_graph(self, name: str) -> None:
+        raw = self.find_file_dtype(name)
+        parse_value_dtype(f"{self.file}: {name}", raw.name)
+        mapped = self.map_dtype(raw)
+        if name in self.constants:
+            self.builder.add_constant(name, self._convert(name, self.constants[name], mapped))
+        else:
+            if name not in self.absent_weights:
+                raise InvalidInput(f"{self.file}: no node before its first use makes {name!r}")
+            self.builder.add_value(name, self.find_shape(name), mapped, is_constant=True)
+
+    def _convert(self, name: str, data: Array, dtype: np.dtype[Any]) -> Array:
+        """A constant in another type; finite numbers stay finite, as masks need."""
+        if data.dtype == dtype:
+            return data
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = data.astype(dtype)
+        overflow = np.isinf(converted)
+        if overflow.any() and (overflow := overflow & np.isfinite(data)).any():
+            largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+            converted = np.where(overflow, (np.sign(data) * largest).astype(dtype), converted)
+            self.clipped_names.add(name)
+        return converted
+
+    def add_activation(self, name: str) -> str:
+        """Add a value that a node computes to the graph."""
+        raw = self.find_file_dtype(name)
+        parse_value_dtype(f"{self.file}: {name}", raw.name)
+        return self.builder.add_value(name, self.find_shape(name), self.map_dtype(raw))
+
+    def make_name(self, base: str) -> str:
+        """A name for a value that the file does not have."""
+        self._count += 1
+        while (name := f"{base}/{self._count}") in self.builder.values or name in self.types:
+            self._count += 1
+        return name
+
+    def list_notes(self) -> list[str]:
+        """A sentence for each change of types."""
+        notes = []
+        if self.float_dtype is not None:
+            notes.append(f"all floating tensors are read as {self.float_dtype.name}")
+        if self.clipped_names:
+            notes.append(
+                f"{len(self.clipped_names)} constants have elements beyond the range of the new type, which"
+                f" became its largest number, {min(self.clipped_names)!r} for one"
+            )
+        return notes
+
+
+def shorten_decimal(number: Any) -> float:
+    """A number of NumPy as the shortest decimal that rounds to it, where it is a float32: 1e-05, as it was
+    written; else its exact value."""
+    return float(str(number)) if isinstance(number, np.float32) else float(number)
+
+
+def has_fixed_shape(found: TypeProto | None) -> bool:
+    """Whether a type is a tensor with a size for each dimension."""
+    if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+        return False
+    return bool(found.tensor_type.elem_type) and all(
+        dim.HasField("dim_value") and dim.dim_value >= 0 for dim in found.tensor_type.shape.dim
+    )
+
+
+def is_tensor(found: TypeProto | None) -> bool:
+    """Whether a type is a tensor, its shape known or not."""
+    return found is not None and found.HasField("tensor_type")
+
+
+def refuse_type(file: str, node: str, found: TypeProto) -> None:
+    """Raise `InvalidInput` for complex tensors."""
+    onnx = import_onnx()
+    elem_type = found.tensor_type.elem_type
+    if elem_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        kind = onnx.TensorProto.DataType.Name(elem_type).lower()
+        raise InvalidInput(f"{file}: {node}: tensors of type {kind} are not supported; cast to float32")
+
+
+@dataclass
+class Operation(NodeWriter[str]):
     """A node of the file. Inputs are counted from 0; one that is left out is absent."""
 
     state: ReaderState
@@ -132,6 +326,14 @@ class Operation:
         if not self.state.budget.take(bytes=count * itemsize):
             raise NotExpressible(f"a constant of {format_bytes(count * itemsize)}: too large to be computed")
 
+    def get_shape(self, value: str) -> tuple[int, ...]:
+        """Shape of a value."""
+        return self.state.find_shape(value)
+
+    def get_dtype(self, value: str) -> np.dtype[Any]:
+        """Element type of a value in the graph."""
+        return self.state.find_dtype(value)
+
     def add_scalar(self, value: float, dtype: np.dtype[Any]) -> str:
         """A constant of one element, without dimensions."""
         return self.add_constant(np.asarray(value).astype(dtype))
@@ -142,7 +344,7 @@ class Operation:
         self.state.set_constant(name, data)
         return name
 
-    def add(
+    def emit(
         self,
         kind: str,
         inputs: Sequence[str],
@@ -158,6 +360,12 @@ class Operation:
         self.state.set_type(name, tuple(shape), dtype or self.state.find_dtype(inputs[0]))
         self.state.made_names.add(name)
         return self._add_node(kind, inputs, name, attributes)
+
+    def take_rows(self, value: str, axis: int, rows: Rows) -> str:
+        """Rows of a dimension by constant numbers."""
+        shape = list(self.get_shape(value))
+        shape[axis : axis + 1] = rows.shape
+        return self.emit("gather", [value, self.add_constant(rows.astype(np.int64))], shape, axis=axis)
 
     def finish(self, kind: str, inputs: Sequence[str], output: int = 0, **attributes: Any) -> None:
         """Add the node that computes an output."""
@@ -192,26 +400,7 @@ class Operation:
 
     def call(self, function: str, *inputs: str, dtype: np.dtype[Any] | None = None, **parameters: Any) -> str:
         """Add an elementwise node with a value of its own."""
-        return self.add("elementwise", inputs, dtype=dtype, function=function, **parameters)
-
-    def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """A value in another shape; the value itself where the shape is the same."""
-        if self.state.find_shape(value) == tuple(shape):
-            return value
-        return self.add("reshape", [value], shape)
-
-    def permute(self, value: str, order: Sequence[int]) -> str:
-        """A value with its dimensions in another order."""
-        if list(order) == list(range(len(order))):
-            return value
-        old = self.state.find_shape(value)
-        return self.add("permute", [value], [old[axis] for axis in order], order=tuple(order))
-
-    def cast(self, value: str, dtype: np.dtype[Any]) -> str:
-        """A value in another type."""
-        if self.state.find_dtype(value) == dtype:
-            return value
-        return self.add("cast", [value], dtype=dtype)
+        return self.emit("elementwise", inputs, dtype=dtype, function=function, **parameters)
 
     def finish_as(self, value: str) -> None:
         """The first output is a value in another shape."""

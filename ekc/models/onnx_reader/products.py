@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-
-Padding = tuple[tuple[int, int], ...]
+from ekc.models.node_writer import NotExpressible, Padding
+from ekc.models.onnx_reader.operation import Operation
 
 
 def find_padding(
@@ -81,32 +78,25 @@ def read_conv_transpose(op: Operation) -> None:
 
 
 def read_matmul(op: Operation) -> None:
-    """MatMul; vectors become matrices of one row or column."""
-    a, b = op.input(0), op.input(1)
-    if op.rank(0) == 1:
-        a = op.reshape(a, (1, *op.shape(0)))
-    if op.rank(1) == 1:
-        b = op.reshape(b, (*op.shape(1), 1))
-    op.finish_as(add_matmul(op, a, b))
+    """MatMul."""
+    op.alias(op.multiply(op.input(0), op.input(1)))
 
 
-def add_matmul(op: Operation, a: str, b: str) -> str:
-    """Add a matrix product with a value of its own."""
-    left, right = op.state.find_shape(a), op.state.find_shape(b)
-    if left[-1] != right[-2]:
-        raise NotExpressible(f"{left[-1]} columns times {right[-2]} rows")
-    batch = np.broadcast_shapes(left[:-2], right[:-2])
-    return op.add("matmul", [a, b], (*batch, left[-2], right[-1]), op.state.find_dtype(a))
+def multiply_turned(op: Operation) -> str:
+    """alpha * A * B, the last two dimensions of A and B transposed where the node says so."""
+    values = []
+    for index, letter in enumerate("AB"):
+        order = list(range(op.rank(index)))
+        if op.get(f"trans{letter}", 0):
+            order[-2:] = order[:-3:-1]
+        values.append(op.permute(op.input(index), order))
+    value, alpha = op.multiply(*values), op.get("alpha", 1.0)
+    return value if alpha == 1 else op.call("mul", value, op.add_scalar(alpha, op.dtype()))
 
 
 def read_gemm(op: Operation) -> None:
     """Gemm: alpha * A * B + beta * C, A and B transposed where it says so."""
-    a = op.permute(op.input(0), (1, 0)) if op.get("transA", 0) else op.input(0)
-    b = op.permute(op.input(1), (1, 0)) if op.get("transB", 0) else op.input(1)
-    value = add_matmul(op, a, b)
-    alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
-    if alpha != 1:
-        value = op.call("mul", value, op.add_scalar(alpha, op.dtype()))
+    value, beta = multiply_turned(op), op.get("beta", 1.0)
     c = op.input(2) if op.has(2) else None
     if c is None or beta == 0:
         op.alias(value)
@@ -165,7 +155,7 @@ def _contract(
         shape += [prod(sizes[x] for x in groups[name]) for name in order]
         return op.reshape(op.permute(value, [term.index(x) for x in letters]), shape)
 
-    return add_matmul(op, arrange(left, ("rows", "inner")), arrange(right, ("inner", "columns")))
+    return op.multiply(arrange(left, ("rows", "inner")), arrange(right, ("inner", "columns")))
 
 
 def _sum_letters(op: Operation, value: str, term: str, kept: set[str]) -> tuple[str, str]:
@@ -173,9 +163,7 @@ def _sum_letters(op: Operation, value: str, term: str, kept: set[str]) -> tuple[
     axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
     if not axes:
         return value, term
-    shape = [size for axis, size in enumerate(op.state.find_shape(value)) if axis not in axes]
-    value = op.add("reduce", [value], shape, combine="sum", axes=axes, keepdims=False)
-    return value, "".join(letter for letter in term if letter in kept)
+    return op.reduce("sum", value, axes, False), "".join(letter for letter in term if letter in kept)
 
 
 def parse_equation(op: Operation) -> tuple[list[str], str]:

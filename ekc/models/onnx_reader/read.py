@@ -17,8 +17,8 @@ from ekc.models.model import Model
 from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
+from ekc.models.onnx_reader.operation import ReaderState, is_tensor, refuse_type
 from ekc.models.onnx_reader.read_nodes import read_nodes
-from ekc.models.onnx_reader.state import ReaderState, is_tensor, refuse_type
 from ekc.models.patterns import join_group_norms
 
 if TYPE_CHECKING:

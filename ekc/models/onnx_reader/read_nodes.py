@@ -9,6 +9,7 @@ from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES
 from ekc.models.graph import describe_internal_error
+from ekc.models.node_writer import NotExpressible
 from ekc.models.onnx_reader import contrib, elementwise, import_onnx, products, reductions, views
 from ekc.models.onnx_reader.infer import (
     BRANCHES,
@@ -19,8 +20,7 @@ from ekc.models.onnx_reader.infer import (
     list_read,
     settle_shapes,
 )
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-from ekc.models.onnx_reader.state import ReaderState, has_fixed_shape, is_tensor
+from ekc.models.onnx_reader.operation import Operation, ReaderState, has_fixed_shape, is_tensor
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ekc.models.node_writer import NotExpressible, extend_padding
 from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
-from ekc.models.onnx_reader.products import Padding, find_padding, get_sizes
-from ekc.models.onnx_reader.views import add_gather, add_pad, add_slice
+from ekc.models.onnx_reader.operation import Operation
+from ekc.models.onnx_reader.products import find_padding, get_sizes
 
 
 def read_batch_norm(op: Operation) -> None:
@@ -20,24 +20,19 @@ def read_batch_norm(op: Operation) -> None:
     op.finish("batch_norm", [op.input(index) for index in range(5)], eps=op.get("epsilon", 1e-5))
 
 
-def read_layer_norm(op: Operation) -> None:
-    """LayerNormalization; weights that broadcast over the normalized dimensions are expanded."""
+def read_norm(op: Operation) -> None:
+    """LayerNormalization, RMSNormalization, and SimplifiedLayerNormalization of ONNX Runtime, which is an RMS
+    norm. Weights that broadcast over the normalized dimensions are expanded."""
+    kind = "layer_norm" if op.proto.op_type == "LayerNormalization" else "rms_norm"
     if op.is_used(1) or op.is_used(2):
-        raise NotExpressible("a layer norm that returns its mean or deviation")
+        raise NotExpressible(
+            "a layer norm that returns its mean or deviation"
+            if kind == "layer_norm"
+            else "an RMS norm that returns its deviation"
+        )
     axis = op.axis(-1)
     weights = [_expand_weight(op, index, op.shape()[axis:]) for index in (1, 2) if op.has(index)]
-    eps = op.get("epsilon", 1e-5)
-    op.finish("layer_norm", [op.input(0), *weights], dimensions=op.rank() - axis, eps=eps)
-
-
-def read_rms_norm(op: Operation) -> None:
-    """RMSNormalization, and SimplifiedLayerNormalization of ONNX Runtime."""
-    if op.is_used(1):
-        raise NotExpressible("an RMS norm that returns its deviation")
-    axis = op.axis(-1)
-    weight = _expand_weight(op, 1, op.shape()[axis:])
-    eps = op.get("epsilon", 1e-5)
-    op.finish("rms_norm", [op.input(0), weight], dimensions=op.rank() - axis, eps=eps)
+    op.finish(kind, [op.input(0), *weights], dimensions=op.rank() - axis, eps=op.get("epsilon", 1e-5))
 
 
 def _expand_weight(op: Operation, index: int, shape: tuple[int, ...]) -> str:
@@ -48,7 +43,7 @@ def _expand_weight(op: Operation, index: int, shape: tuple[int, ...]) -> str:
     if np.prod(own) != np.prod(trimmed):
         raise NotExpressible("a weight that differs from row to row")
     weight = op.reshape(weight, trimmed)
-    return weight if trimmed == shape else op.add("expand", [weight], shape)
+    return op.expand(weight, shape)
 
 
 def read_group_norm(op: Operation) -> None:
@@ -90,7 +85,7 @@ def read_attention(op: Operation) -> None:
     if op.rank() == 4:
         op.finish("attention", names, **attributes)
         return
-    value = op.add("attention", names, (*shapes[0][:-1], shapes[2][-1]), **attributes)
+    value = op.emit("attention", names, (*shapes[0][:-1], shapes[2][-1]), **attributes)
     op.finish_as(op.permute(value, (0, 2, 1, 3)))
 
 
@@ -109,7 +104,7 @@ def _join_cache(op: Operation, value: str, index: int) -> str:
         past = op.input(4 + index)
         n, h, old, d = op.state.find_shape(past)
         new = op.state.find_shape(value)[2]
-        joined = op.add("concat", [past, value], (n, h, old + new, d), axis=2)
+        joined = op.emit("concat", [past, value], (n, h, old + new, d), axis=2)
     if op.is_used(output):
         op.alias(joined, output)
     return joined
@@ -132,24 +127,21 @@ def read_pool(op: Operation) -> None:
     kernel = tuple(int(k) for k in op.get("kernel_shape"))
     stride, dilation = (get_sizes(op, name, len(kernel)) for name in ("strides", "dilations"))
     padding = find_padding(op, kernel, stride, dilation)
-    extended = []
-    for axis, (before, after) in enumerate(padding):
-        size, out = op.shape()[2 + axis], op.output_shape()[2 + axis]
-        need = (out - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1
-        extended.append((before, max(after, need - size - before)))
+    window = (kernel, stride, dilation)
+    extended = extend_padding(padding, op.shape()[2:], op.output_shape()[2:], window)
     attributes: dict[str, Any] = {"kernel": kernel, "stride": stride, "dilation": dilation}
     value = op.input(0)
     if op.proto.op_type == "MaxPool":
-        op.finish("max_pool", [value], padding=tuple(extended), **attributes)
+        op.finish("max_pool", [value], padding=extended, **attributes)
         return
     counts = bool(op.get("count_include_pad", 0))
-    if counts and tuple(extended) != padding:
+    if counts and extended != padding:
         # The padding counts, and what `ceil_mode` adds behind it does not.
-        value = add_pad(op, value, ((0, 0), (0, 0), *padding), 0.0)
-        extended = [(0, end - after) for (_, end), (_, after) in zip(extended, padding, strict=True)]
+        value = op.pad(value, ((0, 0), (0, 0), *padding), 0.0)
+        ends = zip(extended, padding, strict=True)
+        extended = tuple((0, end - after) for (_, end), (_, after) in ends)
         counts = False
-    result: Padding = tuple(extended)
-    op.finish("avg_pool", [value], padding=result, counts_padding=counts, **attributes)
+    op.finish("avg_pool", [value], padding=extended, counts_padding=counts, **attributes)
 
 
 def read_global_pool(op: Operation) -> None:
@@ -169,7 +161,7 @@ def read_reduce(op: Operation) -> None:
     value = op.input(0)
     value = op.call(before, value) if before else value
     if axes:
-        value = op.add("reduce", [value], op.output_shape(), combine=combine, axes=axes, keepdims=keepdims)
+        value = op.reduce(combine, value, axes, keepdims)
     op.alias(op.call(after, value) if after else value)
 
 
@@ -187,10 +179,9 @@ def read_log_sum_exp(op: Operation) -> None:
     axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
     if not axes:
         raise NotExpressible("a logarithm of sums over no axis")
-    kept = [1 if axis in axes else size for axis, size in enumerate(op.shape())]
-    top = op.add("reduce", [op.input(0)], kept, combine="max", axes=axes, keepdims=True)
+    top = op.reduce("max", op.input(0), axes, True)
     powers = op.call("exp", op.call("sub", op.input(0), top))
-    total = op.add("reduce", [powers], kept, combine="sum", axes=axes, keepdims=True)
+    total = op.reduce("sum", powers, axes, True)
     value = op.call("add", op.call("log", total), top)
     op.finish_as(value if keepdims else op.reshape(value, op.output_shape()))
 
@@ -201,22 +192,9 @@ def read_resize(op: Operation) -> None:
     place = op.get("coordinate_transformation_mode", "half_pixel")
     rounding = op.get("nearest_mode", "round_prefer_floor")
     rows = [_find_rows(op, axis, place, rounding) for axis in range(op.rank())]
-    value, factors = op.input(0), [1] * op.rank()
     if mode != "nearest" and op.shape() != op.output_shape():
         raise NotExpressible(f"resize of mode {mode}")
-    for axis, (row, size) in enumerate(zip(rows, op.shape(), strict=True)):
-        factor = len(row) // size
-        step = int(row[1] - row[0]) if len(row) > 1 else 1
-        if len(row) == size * factor and np.array_equal(row, np.arange(len(row)) // factor):
-            factors[axis] = factor
-        elif step > 0 and np.array_equal(row, row[0] + step * np.arange(len(row))):
-            value = add_slice(op, value, axis, int(row[0]), int(row[-1]) + 1, step)
-        else:
-            value = add_gather(op, value, axis, row)
-    if any(factor > 1 for factor in factors):
-        op.finish("resize", [value], factors=tuple(factors))
-    else:
-        op.alias(value)
+    op.alias(op.resize(op.input(0), rows))
 
 
 def _find_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarray[Any, Any]:
@@ -261,8 +239,8 @@ def _find_scale(op: Operation, axis: int, size: int, out: int) -> float:
 
 
 HANDLERS: dict[str, Callable[[Operation], Any]] = {
-    **{"BatchNormalization": read_batch_norm, "LayerNormalization": read_layer_norm},
-    **{"RMSNormalization": read_rms_norm, "GroupNormalization": read_group_norm},
+    **{"BatchNormalization": read_batch_norm, "LayerNormalization": read_norm},
+    **{"RMSNormalization": read_norm, "GroupNormalization": read_group_norm},
     **{"InstanceNormalization": read_group_norm, "Softmax": read_softmax, "Attention": read_attention},
     **dict.fromkeys(("MaxPool", "AveragePool"), read_pool),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), read_global_pool),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ekc.models.onnx_reader.operation import NotExpressible, Operation
+from ekc.models.node_writer import NotExpressible
+from ekc.models.onnx_reader.operation import Operation
 
 
 def read_reshape(op: Operation) -> None:
@@ -24,26 +25,7 @@ def read_transpose(op: Operation) -> None:
 
 def read_expand(op: Operation) -> None:
     """Expand."""
-    if op.shape() == op.output_shape():
-        op.alias(op.input(0))
-    else:
-        op.finish("expand", [op.input(0)])
-
-
-def add_slice(op: Operation, value: str, axis: int, start: int, stop: int, step: int = 1) -> str:
-    """A part of a dimension; the value itself where that is all of it."""
-    shape = list(op.state.find_shape(value))
-    if (start, stop, step) == (0, shape[axis], 1):
-        return value
-    shape[axis] = len(range(start, stop, step))
-    return op.add("slice", [value], shape, axis=axis, start=start, stop=stop, step=step)
-
-
-def add_gather(op: Operation, value: str, axis: int, rows: np.ndarray[Any, Any]) -> str:
-    """Rows of a dimension by constant numbers."""
-    shape = list(op.state.find_shape(value))
-    shape[axis : axis + 1] = rows.shape
-    return op.add("gather", [value, op.add_constant(rows.astype(np.int64))], shape, axis=axis)
+    op.alias(op.expand(op.input(0), op.output_shape()))
 
 
 def read_slice(op: Operation) -> None:
@@ -56,10 +38,10 @@ def read_slice(op: Operation) -> None:
         axis, step = int(axis) % op.rank(), int(step)
         rows = range(op.shape()[axis])[slice(int(start), _open_end(int(end), step, op.shape()[axis]), step)]
         if step > 0:
-            value = add_slice(op, value, axis, rows.start, max(rows.stop, rows.start), step)
+            value = op.slice(value, axis, rows.start, max(rows.stop, rows.start), step)
         else:
             op.reserve(len(rows))
-            value = add_gather(op, value, axis, np.array(rows))
+            value = op.take_rows(value, axis, np.array(rows))
     op.alias(value)
 
 
@@ -75,7 +57,7 @@ def read_split(op: Operation) -> None:
         if not op.proto.output[index]:
             raise NotExpressible("a split with an output that is left out")
         stop = start + op.output_shape(index)[axis]
-        op.alias(add_slice(op, op.input(0), axis, start, stop), index)
+        op.alias(op.slice(op.input(0), axis, start, stop), index)
         start = stop
 
 
@@ -99,9 +81,9 @@ def read_gather(op: Operation) -> None:
     rows = np.where(indices < 0, indices + size, indices)
     if rows.size == 1:
         row = int(rows.reshape(()))
-        op.finish_as(add_slice(op, op.input(0), axis, row, row + 1))
+        op.finish_as(op.slice(op.input(0), axis, row, row + 1))
     elif rows.ndim == 1 and np.array_equal(rows, np.arange(rows[0], rows[0] + rows.size)):
-        op.alias(add_slice(op, op.input(0), axis, int(rows[0]), int(rows[0]) + rows.size))
+        op.alias(op.slice(op.input(0), axis, int(rows[0]), int(rows[0]) + rows.size))
     else:
         op.finish("gather", [op.input(0), op.add_constant(rows.astype(indices.dtype))], axis=axis)
 
@@ -129,24 +111,10 @@ def read_pad(op: Operation) -> None:
     pads = [int(p) for p in op.require_constant(1, "the padding")]
     axes = [int(a) % op.rank() for a in op.require_constant(3, "an axis")] if op.has(3) else range(op.rank())
     fill = op.require_constant(2, "the value of the padding").reshape(()).item() if op.has(2) else 0
-    padding, value = [(0, 0)] * op.rank(), op.input(0)
+    padding = [(0, 0)] * op.rank()
     for index, axis in enumerate(axes):
-        before, after = pads[index], pads[len(pads) // 2 + index]
-        size = op.state.find_shape(value)[axis]
-        value = add_slice(op, value, axis, max(-before, 0), size - max(-after, 0))
-        padding[axis] = (max(before, 0), max(after, 0))
-    op.alias(add_pad(op, value, padding, fill))
-
-
-def add_pad(op: Operation, value: str, padding: Sequence[tuple[int, int]], fill: float) -> str:
-    """A value with a border of a constant."""
-    if not any(before or after for before, after in padding):
-        return value
-    shape = [
-        size + before + after
-        for size, (before, after) in zip(op.state.find_shape(value), padding, strict=True)
-    ]
-    return op.add("pad", [value], shape, padding=tuple(padding), value=fill)
+        padding[axis] = pads[index], pads[len(pads) // 2 + index]
+    op.alias(op.pad(op.input(0), padding, fill))
 
 
 def read_tile(op: Operation) -> None:
@@ -160,7 +128,7 @@ def read_tile(op: Operation) -> None:
     elif all(size == 1 or times == 1 for size, times in zip(op.shape(), repeats, strict=True)):
         op.finish("expand", [value])
     else:
-        op.finish_as(op.add("expand", [op.reshape(value, split)], wide))
+        op.finish_as(op.expand(op.reshape(value, split), wide))
 
 
 def read_depth_to_space(op: Operation) -> None:

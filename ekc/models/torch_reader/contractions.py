@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.models.torch_reader.reading import Handler, NotCoveredError, OperatorCall, ValueName
+from ekc.models.node_writer import NotExpressible
+from ekc.models.torch_reader.reading import Handler, OperatorCall, ValueName
 
 _FACTORS = (
     *("input", "weight", "bias", "self", "other", "tensor", "vec"),
@@ -54,11 +55,11 @@ def read_convolution(call: OperatorCall) -> ValueName:
     """`conv1d` to `conv3d`, `convolution` and the transposed ones. Inputs without a batch get one."""
     check_types(call)
     weight, transposed = call["weight"], "transpose" in call.operator or call.get("transposed", False)
-    kernel = call.shape(weight)[2:]
+    kernel = call.get_shape(weight)[2:]
     rank = len(kernel)
     x, result = call["input"], call.result_shape
-    if len(call.shape(x)) == rank + 1:
-        x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+    if len(call.get_shape(x)) == rank + 1:
+        x, result = call.reshape(x, (1, *call.get_shape(x))), (1, *result)
     dilation = spread(call["dilation"], rank)
     attributes: dict[str, Any] = {
         "stride": spread(call["stride"], rank),
@@ -76,23 +77,15 @@ def read_convolution(call: OperatorCall) -> ValueName:
 
 
 def multiply(call: OperatorCall, a: ValueName, b: ValueName) -> ValueName:
-    """A matrix product as `torch.matmul`: a vector on the left is a row, on the right a column."""
-    left, right = call.shape(a), call.shape(b)
-    dtype = call.result_dtype
-    x = call.reshape(call.cast(a, dtype), (1, *left)) if len(left) == 1 else call.cast(a, dtype)
-    y = call.reshape(call.cast(b, dtype), (*right, 1)) if len(right) == 1 else call.cast(b, dtype)
-    batch = np.broadcast_shapes(call.shape(x)[:-2], call.shape(y)[:-2])
-    made = call.emit("matmul", (x, y), (*batch, call.shape(x)[-2], call.shape(y)[-1]))
-    rows = () if len(left) == 1 else (left[-2],)
-    columns = () if len(right) == 1 else (right[-1],)
-    return call.reshape(made, (*batch, *rows, *columns))
+    """A matrix product as `torch.matmul`, in the type of the result."""
+    return call.multiply(call.cast(a, call.result_dtype), call.cast(b, call.result_dtype))
 
 
 def read_linear(call: OperatorCall) -> ValueName:
     """`linear`: the weight, stored (out, in), is transposed."""
     check_types(call)
     weight = call["weight"]
-    if len(call.shape(weight)) == 2:
+    if len(call.get_shape(weight)) == 2:
         weight = call.permute(weight, (1, 0))
     made = multiply(call, call["input"], weight)
     return call.apply("add", made, call["bias"]) if call.get("bias") else made
@@ -126,19 +119,19 @@ def read_attention(call: OperatorCall) -> ValueName:
     once. A mask is added to the scores; False in one of type bool takes an element out."""
     q, k, v, mask = call["query"], call["key"], call["value"], call.get("attn_mask")
     if call.get("dropout_p", 0.0):
-        raise NotCoveredError("attention with dropout")
-    scale = call.get("scale", 1.0 / np.sqrt(call.shape(q)[-1]))
+        raise NotExpressible("attention with dropout")
+    scale = call.get("scale", 1.0 / np.sqrt(call.get_shape(q)[-1]))
     mask, is_causal = simplify_mask(call, mask, bool(call.get("is_causal", False)))
-    if len(call.shape(q)) == 2 or len(call.shape(q)) == 3:
-        q, k, v = (call.reshape(x, (*call.shape(x)[:-2], 1, *call.shape(x)[-2:])) for x in (q, k, v))
-        if mask and len(call.shape(mask)) > 2:
-            mask = call.reshape(mask, (*call.shape(mask)[:-2], 1, *call.shape(mask)[-2:]))
+    if len(call.get_shape(q)) == 2 or len(call.get_shape(q)) == 3:
+        q, k, v = (call.reshape(x, (*call.get_shape(x)[:-2], 1, *call.get_shape(x)[-2:])) for x in (q, k, v))
+        if mask and len(call.get_shape(mask)) > 2:
+            mask = call.reshape(mask, (*call.get_shape(mask)[:-2], 1, *call.get_shape(mask)[-2:]))
     q, k, v = broadcast_heads(call, q, k, v)
     shared = find_shared_heads(call, k), find_shared_heads(call, v)
-    if shared[0] and shared[1] and call.shape(shared[0])[-3] == call.shape(shared[1])[-3]:
+    if shared[0] and shared[1] and call.get_shape(shared[0])[-3] == call.get_shape(shared[1])[-3]:
         k, v = shared
     inputs = [q, k, v] + ([mask] if mask else [])
-    shape = (*call.shape(q)[:-1], call.shape(v)[-1])
+    shape = (*call.get_shape(q)[:-1], call.get_shape(v)[-1])
     made = call.emit("attention", inputs, shape, scale=float(scale), is_causal=is_causal)
     return call.reshape(made, call.result_shape)
 
@@ -148,16 +141,16 @@ def broadcast_heads(
 ) -> tuple[ValueName, ValueName, ValueName]:
     """Query, key and value [..., heads, length, size] with equal dimensions before the heads. Key and value
     have as many heads as each other, and each of them serves as many query heads as the next."""
-    outer = np.broadcast_shapes(*(call.shape(x)[:-3] for x in (q, k, v)))
-    own, shared, other = (call.shape(x)[-3] for x in (q, k, v))
+    outer = np.broadcast_shapes(*(call.get_shape(x)[:-3] for x in (q, k, v)))
+    own, shared, other = (call.get_shape(x)[-3] for x in (q, k, v))
     if call.get("enable_gqa", False):
         if shared != other:
-            raise NotCoveredError(f"attention with {shared} key heads and {other} value heads")
+            raise NotExpressible(f"attention with {shared} key heads and {other} value heads")
     else:
         own = max(own, shared, other)
         shared = other = 1 if shared == other == 1 else own
     heads = zip((q, k, v), (own, shared, other), strict=True)
-    q, k, v = (call.expand(x, (*outer, count, *call.shape(x)[-2:])) for x, count in heads)
+    q, k, v = (call.expand(x, (*outer, count, *call.get_shape(x)[-2:])) for x, count in heads)
     return q, k, v
 
 
@@ -173,7 +166,7 @@ def simplify_mask(
         return None, is_causal
     if not is_causal and bool((tensor == tensor.new_ones(tensor.shape).tril()).all()) and tensor.ndim > 1:
         rows, columns = tensor.shape[-2:]
-        if (rows, columns) == (call.shape(call["query"])[-2], call.shape(call["key"])[-2]):
+        if (rows, columns) == (call.get_shape(call["query"])[-2], call.get_shape(call["key"])[-2]):
             return None, True
     return mask, is_causal
 
@@ -191,17 +184,17 @@ def find_shared_heads(call: OperatorCall, value: ValueName) -> ValueName | None:
             break
     if not chain or chain[-1].kind != "expand":
         return None
-    before, after = call.shape(chain[-1].inputs[0]), call.shape(chain[-1].output)
+    before, after = call.get_shape(chain[-1].inputs[0]), call.get_shape(chain[-1].output)
     grew = [i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x != y]
-    rank = len(call.shape(value))
+    rank = len(call.get_shape(value))
     if len(before) != len(after) or len(after) != rank + 1 or grew != [rank - 2]:
         return None
     heads = (*before[: rank - 2], *before[rank - 1 :])
     joined = (*after[: rank - 3], after[rank - 3] * after[rank - 2], *after[rank - 1 :])
-    if joined != call.shape(value):
+    if joined != call.get_shape(value):
         return None
     source = nodes.get(chain[-1].inputs[0])
-    if source is not None and source.kind == "reshape" and call.shape(source.inputs[0]) == heads:
+    if source is not None and source.kind == "reshape" and call.get_shape(source.inputs[0]) == heads:
         return ValueName(source.inputs[0])
     return call.reshape(ValueName(chain[-1].inputs[0]), heads)
 

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 
 from ekc.models.functions import FUNCTIONS
+from ekc.models.node_writer import NotExpressible
 from ekc.models.torch_reader.reading import (
     Handler,
-    NotCoveredError,
     Operand,
     OperatorCall,
     ValueName,
@@ -70,7 +70,7 @@ def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.d
     import torch
 
     empty = [
-        torch.empty(call.shape(x), dtype=call.torch_dtypes[x], device="meta")
+        torch.empty(call.get_shape(x), dtype=call.torch_dtypes[x], device="meta")
         if isinstance(x, ValueName)
         else x
         for x in operands
@@ -83,14 +83,14 @@ def read_logical(call: OperatorCall) -> ValueName:
     """Logical operators; tensors that are not bool are compared with 0."""
     names = [name for name in ("self", "other") if name in call]
     if "logical" not in call.operator and call.result_dtype != np.dtype(bool):
-        raise NotCoveredError(f"bitwise operation on {call.result_dtype}")
+        raise NotExpressible(f"bitwise operation on {call.result_dtype}")
     values = []
     for name in names:
         value = (
             call.convert(call[name], np.dtype(bool)) if not isinstance(call[name], ValueName) else call[name]
         )
-        if call.dtype(value) != np.dtype(bool):
-            zero = call.reading.add_number(0, call.dtype(value))
+        if call.get_dtype(value) != np.dtype(bool):
+            zero = call.reading.add_number(0, call.get_dtype(value))
             value = call.connect("not_equal", (value, zero), np.dtype(bool))
         values.append(value)
     name = call.operator.strip("_").rpartition("_")[2]
@@ -125,7 +125,7 @@ def read_elu(call: OperatorCall) -> ValueName:
         made = call.apply("elu", x, alpha=alpha)
     else:
         curve = call.apply("sub", call.apply("exp", call.apply("mul", x, inner)), 1.0)
-        zero = call.reading.add_number(0.0, call.dtype(x))
+        zero = call.reading.add_number(0.0, call.get_dtype(x))
         positive = call.connect("greater", (x, zero), np.dtype(bool))
         made = choose(call, positive, x, call.apply("mul", curve, alpha))
     return made if scale == 1 else call.apply("mul", made, scale)
@@ -143,7 +143,7 @@ def read_division(call: OperatorCall) -> ValueName:
     if mode is None:
         return call.apply("div", call["self"], call["other"])
     if mode != "floor" or not is_floating(call.result_dtype):
-        raise NotCoveredError(f"division of {call.result_dtype} rounded by {mode!r}")
+        raise NotExpressible(f"division of {call.result_dtype} rounded by {mode!r}")
     return divide_down(call, call["self"], call["other"])
 
 
@@ -185,7 +185,7 @@ def read_power(call: OperatorCall) -> ValueName:
 def read_where(call: OperatorCall) -> ValueName:
     """`where` of a condition."""
     if "other" not in call:
-        raise NotCoveredError("where with only a condition: its shape depends on data")
+        raise NotExpressible("where with only a condition: its shape depends on data")
     return choose(call, call["condition"], call["self"], call["other"])
 
 
@@ -218,16 +218,16 @@ def read_cast(call: OperatorCall) -> ValueName:
     """`to`, `_to_copy` and `type_as`: a cast, or nothing where the type stays."""
     value = next(call[name] for name in ("self", "input") if name in call)
     target = str(call.first_result.dtype).removeprefix("torch.")
-    if target == "float8_e8m0fnu" and call.dtype(value) != call.result_dtype:
-        raise NotCoveredError("a cast to float8_e8m0fnu")
+    if target == "float8_e8m0fnu" and call.get_dtype(value) != call.result_dtype:
+        raise NotExpressible("a cast to float8_e8m0fnu")
     if target.startswith("float8") and saturates(call.first_result.dtype):
         largest = float(ml_dtypes.finfo(call.result_dtype).max)  # type: ignore[no-untyped-call]
-        value = call.apply("clamp", value, dtype=call.dtype(value), minimum=-largest, maximum=largest)
+        value = call.apply("clamp", value, dtype=call.get_dtype(value), minimum=-largest, maximum=largest)
     is_double, was_double = (
         str(dtype) == "torch.float64" for dtype in (call.first_result.dtype, call.torch_dtypes.get(value))
     )
     if is_double and not was_double and call.reading.dtype is not None and not call.reading.has_float64:
-        raise NotCoveredError(f"a cast to float64 in a program that is read as {call.reading.dtype}")
+        raise NotExpressible(f"a cast to float64 in a program that is read as {call.reading.dtype}")
     return call.cast(value, call.result_dtype)
 
 
@@ -249,7 +249,7 @@ def read_fill(call: OperatorCall) -> ValueName:
 def read_dropout(call: OperatorCall) -> ValueName:
     """`dropout` in inference: its input."""
     if call.get("train", False) and call["p"] != 0:
-        raise NotCoveredError(f"dropout in training (p={call['p']:g}): random numbers")
+        raise NotExpressible(f"dropout in training (p={call['p']:g}): random numbers")
     value: ValueName = call["input" if "input" in call else "self"]
     return value
 

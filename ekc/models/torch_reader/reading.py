@@ -14,6 +14,7 @@ import numpy as np
 
 from ekc.errors import InvalidInput
 from ekc.models.graph import GraphBuilder, Node, ReadArguments, parse_value_dtype
+from ekc.models.node_writer import NodeWriter, NotExpressible, Rows
 from ekc.models.torch_reader.program import import_torch
 
 Number: TypeAlias = bool | int | float
@@ -27,10 +28,6 @@ class ValueName(str):
 
 Operand: TypeAlias = ValueName | Number
 Outputs: TypeAlias = ValueName | tuple[ValueName | None, ...]
-
-
-class NotCoveredError(Exception):
-    """No kind of node does what these arguments ask for; the message is the reason."""
 
 
 @dataclass
@@ -88,7 +85,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 @dataclass
-class OperatorCall:
+class OperatorCall(NodeWriter[ValueName]):
     """One call of an operator of PyTorch: arguments by the names of its schema, tensors as `ValueName`."""
 
     reading: Reading
@@ -139,21 +136,21 @@ class OperatorCall:
         """Element type of the first result, in the graph."""
         return self.reading.find_dtype(self.name, self.first_result)
 
-    def shape(self, value: str) -> tuple[int, ...]:
+    def get_shape(self, value: str) -> tuple[int, ...]:
         """Shape of a value."""
         return self.reading.builder.values[value].shape
 
-    def dtype(self, value: str) -> np.dtype[Any]:
+    def get_dtype(self, value: str) -> np.dtype[Any]:
         """Element type of a value."""
         return self.reading.builder.values[value].dtype
 
     def axis(self, axis: int, value: str) -> int:
         """An axis counted from 0."""
-        return int(axis) % max(1, len(self.shape(value)))
+        return int(axis) % max(1, len(self.get_shape(value)))
 
     def axes(self, axes: int | Sequence[int] | None, value: str) -> tuple[int, ...]:
         """Axes counted from 0, in order; all of them for None and for none."""
-        rank = len(self.shape(value))
+        rank = len(self.get_shape(value))
         if axes is None or (isinstance(axes, list | tuple) and not axes):
             return tuple(range(rank))
         listed = [axes] if isinstance(axes, int) else axes
@@ -175,13 +172,14 @@ class OperatorCall:
         self.reading.producers[value] = self.reading.builder.nodes[-1]
         return value
 
+    def take_rows(self, value: ValueName, axis: int, rows: Rows) -> ValueName:
+        """Raises `NotExpressible`: only changes of size by the nearest neighbour ask for such rows."""
+        shapes = f"from {self.get_shape(value)} to {self.result_shape}"
+        raise NotExpressible(f"nearest neighbour {shapes}: a factor is no whole number")
+
     def constant(self, label: str, data: np.ndarray[Any, Any]) -> ValueName:
         """A constant that the operator implies, such as a mask."""
         return ValueName(self.reading.builder.add_constant(f"{self.output}.{label}", data))
-
-    def cast(self, value: ValueName, dtype: np.dtype[Any]) -> ValueName:
-        """The value in another type."""
-        return value if self.dtype(value) == dtype else self.emit("cast", (value,), self.shape(value), dtype)
 
     def apply(
         self, function: str, *operands: Operand, dtype: np.dtype[Any] | None = None, **attributes: Any
@@ -196,7 +194,7 @@ class OperatorCall:
         self, function: str, values: Sequence[ValueName], dtype: np.dtype[Any], **attributes: Any
     ) -> ValueName:
         """Add an elementwise node to values as they are."""
-        shape = np.broadcast_shapes(*(self.shape(v) for v in values))
+        shape = np.broadcast_shapes(*(self.get_shape(v) for v in values))
         return self.emit("elementwise", values, shape, dtype, function=function, **attributes)
 
     def convert(self, operand: Operand, dtype: np.dtype[Any]) -> ValueName:
@@ -207,66 +205,19 @@ class OperatorCall:
         number = value.is_constant and not value.shape and is_floating(value.dtype)
         return operand if number and is_floating(dtype) else self.cast(operand, dtype)
 
-    def reshape(self, value: ValueName, shape: Sequence[int]) -> ValueName:
-        """The value with another shape."""
-        found = tuple(int(e) for e in shape)
-        if found == self.shape(value):
-            return value
-        return self.emit("reshape", (value,), found, self.dtype(value))
-
-    def permute(self, value: ValueName, order: Sequence[int]) -> ValueName:
-        """The value with its dimensions in another order."""
-        if tuple(order) == tuple(range(len(order))):
-            return value
-        shape = [self.shape(value)[axis] for axis in order]
-        return self.emit("permute", (value,), shape, self.dtype(value), order=tuple(order))
-
-    def expand(self, value: ValueName, shape: Sequence[int]) -> ValueName:
-        """The value broadcast to a shape."""
-        found = tuple(int(e) for e in shape)
-        if found == self.shape(value):
-            return value
-        return self.emit("expand", (value,), found, self.dtype(value))
-
-    def slice(self, value: ValueName, axis: int, start: int, stop: int, step: int = 1) -> ValueName:
-        """Elements start, start + step, ... before stop of an axis."""
-        shape = list(self.shape(value))
-        start, stop = min(start, shape[axis]), min(stop, shape[axis])
-        if (start, stop, step) == (0, shape[axis], 1):
-            return value
-        shape[axis] = max(0, -(-(stop - start) // step))
-        return self.emit(
-            "slice", (value,), shape, self.dtype(value), axis=axis, start=start, stop=stop, step=step
-        )
-
     def concat(self, values: Sequence[ValueName], axis: int) -> ValueName:
         """Values after each other along an axis. Values without elements are left out."""
         parts = [v for v in values if self.reading.builder.values[v].size]
         if len(parts) <= 1:
             return parts[0] if parts else values[0]
-        shape = list(self.shape(parts[0]))
-        shape[axis] = sum(self.shape(v)[axis] for v in parts)
-        return self.emit("concat", parts, shape, self.dtype(parts[0]), axis=axis)
-
-    def reduce(
-        self,
-        combine: str,
-        value: ValueName,
-        axes: Sequence[int],
-        keepdims: bool,
-        dtype: np.dtype[Any] | None = None,
-    ) -> ValueName:
-        """A reduction over axes."""
-        shape = [1 if i in axes else e for i, e in enumerate(self.shape(value)) if keepdims or i not in axes]
-        found = self.dtype(value) if dtype is None else dtype
-        return self.emit(
-            "reduce", (value,), shape, found, combine=combine, axes=tuple(axes), keepdims=bool(keepdims)
-        )
+        shape = list(self.get_shape(parts[0]))
+        shape[axis] = sum(self.get_shape(v)[axis] for v in parts)
+        return self.emit("concat", parts, shape, self.get_dtype(parts[0]), axis=axis)
 
 
 def as_tensor(call: OperatorCall, value: ValueName) -> ValueName:
     """The value; one without dimensions gets one of extent 1."""
-    return call.reshape(value, call.shape(value) or (1,))
+    return call.reshape(value, call.get_shape(value) or (1,))
 
 
 Handler: TypeAlias = Callable[[OperatorCall], Outputs]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ekc.models.torch_reader.contractions import spread
+from ekc.models.node_writer import NotExpressible, extend_padding
+from ekc.models.torch_reader.contractions import pad_convolution, spread
 from ekc.models.torch_reader.reading import (
     Handler,
-    NotCoveredError,
     OperatorCall,
     Outputs,
     ValueName,
@@ -22,7 +22,7 @@ def read_softmax(call: OperatorCall) -> ValueName:
     """`softmax`, in the type that is asked for; `_safe_softmax` gives 0 for a row of minus infinity alone."""
     x = as_tensor(call, call.cast(call["self"], call.result_dtype))
     own: dict[str, Any] = {"zeros_masked_rows": True} if call.operator == "_safe_softmax" else {}
-    made = call.emit("softmax", (x,), call.shape(x), axis=call.axis(call["dim"], x), **own)
+    made = call.emit("softmax", (x,), call.get_shape(x), axis=call.axis(call["dim"], x), **own)
     return call.reshape(made, call.result_shape)
 
 
@@ -37,8 +37,8 @@ def read_batch_norm(call: OperatorCall) -> ValueName:
     """`batch_norm` in inference, with stored mean and variance."""
     x, mean, variance = call["input"], call.get("running_mean"), call.get("running_var")
     if call.get("training", False) or mean is None or variance is None:
-        raise NotCoveredError("batch norm by the statistics of the batch; ekc reads stored ones")
-    channels = call.shape(x)[1]
+        raise NotExpressible("batch norm by the statistics of the batch; ekc reads stored ones")
+    channels = call.get_shape(x)[1]
     weight = fill_in(call, call.get("weight"), 1.0, channels, "weight")
     bias = fill_in(call, call.get("bias"), 0.0, channels, "bias")
     inputs = (x, weight, bias, mean, variance)
@@ -73,10 +73,14 @@ def read_rms_norm(call: OperatorCall) -> ValueName:
 
 
 def read_group_norm(call: OperatorCall) -> ValueName:
-    """`group_norm` and `native_group_norm`."""
+    """`group_norm` and `native_group_norm`; `instance_norm` by the statistics of each input, with a group for
+    each channel."""
+    if not call.get("use_input_stats", True):
+        raise NotExpressible("instance norm with stored mean and variance")
     x = call["input"]
-    groups = call.get("num_groups", call.get("group"))
-    inputs = list_affine(call, x, ("weight", "bias"), (call.shape(x)[1],))
+    channels = call.get_shape(x)[1]
+    groups = call.get("num_groups", call.get("group", channels))
+    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
     return call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
 
 
@@ -96,9 +100,9 @@ def read_variance(call: OperatorCall) -> Outputs:
     x = call["self"]
     axes = call.axes(call.get("dim"), x)
     correction = call.get("correction", float(call.get("unbiased", True)))
-    count = int(np.prod([call.shape(x)[axis] for axis in axes]))
+    count = int(np.prod([call.get_shape(x)[axis] for axis in axes]))
     if count <= correction:
-        raise NotCoveredError(f"variance of {count} elements with correction {correction}")
+        raise NotExpressible(f"variance of {count} elements with correction {correction}")
     mean = call.reduce("mean", x, axes, True)
     squares = call.apply("square", call.apply("sub", x, mean))
     keepdim = bool(call.get("keepdim", False))
@@ -110,51 +114,32 @@ def read_variance(call: OperatorCall) -> Outputs:
     return (made, call.reshape(mean, tuple(call.result[1].shape)))
 
 
-def read_instance_norm(call: OperatorCall) -> ValueName:
-    """`instance_norm` by the statistics of each input: a group norm with a group for each channel."""
-    if not call["use_input_stats"]:
-        raise NotCoveredError("instance norm with stored mean and variance")
-    x = call["input"]
-    channels = call.shape(x)[1]
-    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
-    return call.emit("group_norm", inputs, call.result_shape, groups=channels, eps=float(call["eps"]))
-
-
-def find_pool_padding(
-    call: OperatorCall, size: tuple[int, ...], window: Mapping[str, tuple[int, ...]]
-) -> tuple[tuple[int, int], ...]:
-    """(before, after) of each dimension; `ceil_mode` adds elements after the last so that a window fits."""
-    pairs = []
-    output = call.result_shape[-len(size) :]
-    for i, extent in enumerate(size):
-        before = window["padding"][i]
-        reach = (output[i] - 1) * window["stride"][i] + window["dilation"][i] * (window["kernel"][i] - 1) + 1
-        pairs.append((before, max(before, reach - extent - before)))
-    return tuple(pairs)
-
-
 def read_pool(call: OperatorCall) -> ValueName:
     """`max_pool` and `avg_pool` of 1 to 3 dimensions."""
     kind = "max_pool" if "max_pool" in call.operator else "avg_pool"
     x, result = call["self"], call.result_shape
     rank = int(call.operator.partition("pool")[2][0])
-    if len(call.shape(x)) == rank + 1:
-        x, result = call.reshape(x, (1, *call.shape(x))), (1, *result)
+    if len(call.get_shape(x)) == rank + 1:
+        x, result = call.reshape(x, (1, *call.get_shape(x))), (1, *result)
     kernel = spread(call["kernel_size"], rank)
-    window = {
+    stride = spread(call.get("stride") or kernel, rank)
+    dilation = spread(call.get("dilation", 1), rank)
+    padding = extend_padding(
+        pad_convolution(call["padding"], kernel, dilation),
+        *(call.get_shape(x)[2:], result[2:], (kernel, stride, dilation)),
+    )
+    attributes: dict[str, Any] = {
         "kernel": kernel,
-        "stride": spread(call.get("stride") or kernel, rank),
-        "padding": spread(call["padding"], rank),
-        "dilation": spread(call.get("dilation", 1), rank),
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
     }
-    padding = find_pool_padding(call, call.shape(x)[2:], window)
-    attributes: dict[str, Any] = {**window, "padding": padding}
     if kind == "avg_pool":
         attributes["counts_padding"] = bool(call.get("count_include_pad", True))
         if call.get("divisor_override") is not None:
-            raise NotCoveredError("avg_pool with a divisor of its own")
+            raise NotExpressible("avg_pool with a divisor of its own")
         if attributes["counts_padding"] and any(a > b for b, a in padding):
-            raise NotCoveredError(
+            raise NotExpressible(
                 "an average pool with ceil_mode=True, where a window ends beyond the padding"
             )
     return call.reshape(call.emit(kind, (x,), result, **attributes), call.result_shape)
@@ -165,14 +150,14 @@ def read_adaptive_pool(call: OperatorCall) -> ValueName:
     kind, combine = ("max_pool", "max") if "max_pool" in call.operator else ("avg_pool", "mean")
     x, result = call["self"], call.result_shape
     rank = int(call.operator.partition("pool")[2][0])
-    size, output = call.shape(x)[-rank:], result[-rank:]
+    size, output = call.get_shape(x)[-rank:], result[-rank:]
     if all(e == 1 for e in output):
         axes = tuple(range(len(result) - rank, len(result)))
         made = call.reduce(combine, x, axes, True)
     elif size == output:
         made = x
     elif any(s % o for s, o in zip(size, output, strict=True)):
-        raise NotCoveredError(f"adaptive pool from {size} to {output}, which does not divide it")
+        raise NotExpressible(f"adaptive pool from {size} to {output}, which does not divide it")
     else:
         kernel = tuple(s // o for s, o in zip(size, output, strict=True))
         lead = result if len(result) == rank + 2 else (1, *result)
@@ -195,10 +180,9 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), read_batch_norm),
     **dict.fromkeys(("layer_norm", "native_layer_norm"), read_layer_norm),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), read_rms_norm),
-    **dict.fromkeys(("group_norm", "native_group_norm"), read_group_norm),
+    **dict.fromkeys(("group_norm", "native_group_norm", "instance_norm"), read_group_norm),
     **dict.fromkeys(("var", "var_mean"), read_variance),
     **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "max", "min"), read_reduction),
-    "instance_norm": read_instance_norm,
     **{f"max_pool{d}{tail}": read_pool for d in DIMENSIONS for tail in ("", "_with_indices")},
     **{f"avg_pool{d}": read_pool for d in DIMENSIONS},
     **{f"{head}adaptive_avg_pool{d}": read_adaptive_pool for d in DIMENSIONS for head in ("", "_")},

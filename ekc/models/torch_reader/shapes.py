@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ekc.models.node_writer import NotExpressible
 from ekc.models.torch_reader.reading import (
     Handler,
-    NotCoveredError,
     OperatorCall,
     Outputs,
     ValueName,
@@ -30,7 +30,7 @@ def read_permute(call: OperatorCall) -> ValueName:
 def read_transpose(call: OperatorCall) -> ValueName:
     """`transpose` and `swapaxes` of two dimensions, and `t`."""
     x = call["self"]
-    rank = len(call.shape(x))
+    rank = len(call.get_shape(x))
     first, second = call.get("dim0", call.get("axis0", 0)), call.get("dim1", call.get("axis1", 1))
     order = list(range(rank))
     if rank > 1:
@@ -55,7 +55,7 @@ def read_slice(call: OperatorCall) -> ValueName:
     """`slice`."""
     x = call["self"]
     axis = call.axis(call["dim"], x)
-    size = call.shape(x)[axis]
+    size = call.get_shape(x)[axis]
     start = limit_index(call.get("start"), size, 0)
     return call.slice(x, axis, start, max(start, limit_index(call.get("end"), size, size)), call["step"])
 
@@ -64,7 +64,7 @@ def read_select(call: OperatorCall) -> ValueName:
     """`select`: one index of a dimension, which disappears."""
     x = call["self"]
     axis = call.axis(call["dim"], x)
-    index = int(call["index"]) % call.shape(x)[axis]
+    index = int(call["index"]) % call.get_shape(x)[axis]
     return call.reshape(call.slice(x, axis, index, index + 1), call.result_shape)
 
 
@@ -93,7 +93,7 @@ def read_stack(call: OperatorCall) -> ValueName:
     axis = int(call["dim"]) % len(call.result_shape)
     parts = []
     for value in call["tensors"]:
-        shape = call.shape(value)
+        shape = call.get_shape(value)
         parts.append(call.reshape(call.cast(value, call.result_dtype), (*shape[:axis], 1, *shape[axis:])))
     return call.concat(parts, axis)
 
@@ -102,9 +102,9 @@ def read_repeat(call: OperatorCall) -> ValueName:
     """`repeat` and `tile`: a dimension of the repeats before each, broadcast, then joined."""
     x = call["self"]
     counts = list(call.get("repeats", call.get("dims")))
-    rank = max(len(counts), len(call.shape(x)))
+    rank = max(len(counts), len(call.get_shape(x)))
     counts = [1] * (rank - len(counts)) + counts
-    shape = (1,) * (rank - len(call.shape(x))) + call.shape(x)
+    shape = (1,) * (rank - len(call.get_shape(x))) + call.get_shape(x)
     pairs = list(zip(counts, shape, strict=True))
     apart = call.reshape(x, [e for _, size in pairs for e in (1, size)])
     wide = call.expand(apart, [e for count, size in pairs for e in (count, size)])
@@ -114,11 +114,11 @@ def read_repeat(call: OperatorCall) -> ValueName:
 def read_roll(call: OperatorCall) -> ValueName:
     """`roll`: the end of a dimension comes before its begin."""
     x, axes = call["self"], call.get("dims", [])
-    made = x if axes else call.reshape(x, (int(np.prod(call.shape(x))),))
+    made = x if axes else call.reshape(x, (int(np.prod(call.get_shape(x))),))
     shifts = call["shifts"] if isinstance(call["shifts"], list | tuple) else [call["shifts"]]
     for shift, axis in zip(shifts, axes or [0], strict=True):
         i = call.axis(axis, made)
-        size = call.shape(made)[i]
+        size = call.get_shape(made)[i]
         cut = -shift % size if size else 0
         if cut:
             made = call.concat([call.slice(made, i, cut, size), call.slice(made, i, 0, cut)], i)
@@ -129,7 +129,7 @@ def read_unfold(call: OperatorCall) -> ValueName:
     """`unfold` of a tensor: windows of a dimension, their elements in a new last dimension."""
     x, size, step = call["self"], int(call["size"]), int(call["step"])
     axis = call.axis(call["dimension"], x)
-    shape = call.shape(x)
+    shape = call.get_shape(x)
     count = (shape[axis] - size) // step + 1
     apart = (*shape[:axis], count, size, *shape[axis + 1 :])
     if size == step:
@@ -146,16 +146,16 @@ def read_scatter(call: OperatorCall) -> ValueName:
     x: ValueName = call["self"]
     source = call["src"]
     axis = call.axis(call["dim"], x)
-    size = call.shape(x)[axis]
+    size = call.get_shape(x)[axis]
     if call.get("step", 1) != 1:
-        raise NotCoveredError("a slice with a step that is written to")
+        raise NotExpressible("a slice with a step that is written to")
     if "index" in call:
         start = int(call["index"]) % size
         stop = start + 1
     else:
         start = limit_index(call.get("start"), size, 0)
         stop = max(start, limit_index(call.get("end"), size, size))
-    shape = (*call.shape(x)[:axis], stop - start, *call.shape(x)[axis + 1 :])
+    shape = (*call.get_shape(x)[:axis], stop - start, *call.get_shape(x)[axis + 1 :])
     middle = call.expand(call.reshape(call.cast(source, call.result_dtype), shape), shape)
     return call.concat([call.slice(x, axis, 0, start), middle, call.slice(x, axis, stop, size)], axis)
 
@@ -169,7 +169,7 @@ def read_index_select(call: OperatorCall) -> ValueName:
     """`index_select`, of a scalar too: that has one element."""
     x, index = as_tensor(call, call["self"]), as_tensor(call, call["index"])
     axis = call.axis(call["dim"], x)
-    shape = (*call.shape(x)[:axis], *call.shape(index), *call.shape(x)[axis + 1 :])
+    shape = (*call.get_shape(x)[:axis], *call.get_shape(index), *call.get_shape(x)[axis + 1 :])
     return call.reshape(call.emit("gather", (x, index), shape, axis=axis), call.result_shape)
 
 
@@ -177,49 +177,29 @@ def read_index(call: OperatorCall) -> ValueName:
     """`x[indices]` with one tensor of integers."""
     given = [(axis, index) for axis, index in enumerate(call["indices"]) if index is not None]
     if len(given) != 1:
-        raise NotCoveredError(f"indexing by {len(given)} tensors at once; ekc reads one")
+        raise NotExpressible(f"indexing by {len(given)} tensors at once; ekc reads one")
     axis, index = given[0]
-    if call.dtype(index) == np.dtype(bool):
-        raise NotCoveredError("indexing by a mask: its shape depends on data")
+    if call.get_dtype(index) == np.dtype(bool):
+        raise NotExpressible("indexing by a mask: its shape depends on data")
     return call.emit("gather", (call["self"], index), call.result_shape, axis=axis)
 
 
 def read_pad(call: OperatorCall) -> ValueName:
     """`constant_pad_nd` and `pad`; the entries begin at the last dimension. Negative ones take away."""
     if call.get("mode", "constant") != "constant":
-        raise NotCoveredError(f"padding by {call['mode']!r}; ekc pads with a number")
+        raise NotExpressible(f"padding by {call['mode']!r}; ekc pads with a number")
     x: ValueName = call["self"]
-    entries, number = list(call["pad"]), float(call.get("value", 0.0))
-    rank = len(call.shape(x))
-    pairs: list[tuple[int, int]] = [(0, 0)] * rank
-    for i in range(len(entries) // 2):
-        pairs[rank - 1 - i] = (int(entries[2 * i]), int(entries[2 * i + 1]))
-    for axis, (before, after) in enumerate(pairs):
-        size = call.shape(x)[axis]
-        x = call.slice(x, axis, max(0, -before), size - max(0, -after))
-    added = tuple((max(0, before), max(0, after)) for before, after in pairs)
-    if not any(map(any, added)):
-        return x
-    return call.emit("pad", (x,), call.result_shape, padding=added, value=number)
+    entries = [int(entry) for entry in call["pad"]]
+    pairs = list(zip(entries[::2], entries[1::2], strict=True))[::-1]
+    untouched = [(0, 0)] * (len(call.get_shape(x)) - len(pairs))
+    return call.pad(x, [*untouched, *pairs], float(call.get("value", 0.0)))
 
 
 def read_nearest(call: OperatorCall) -> ValueName:
     """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
     x = call.get("self", call.get("input"))
-    factors = [1] * len(call.result_shape)
-    for axis, scale in zip(range(2, len(factors)), list_scales(call), strict=True):
-        before, after = call.shape(x)[axis], call.result_shape[axis]
-        rows = find_nearest_rows(before, after, scale)
-        step = max(int(rows[-1]) // max(after - 1, 1), 1)
-        if np.array_equal(rows, np.arange(after) * step):
-            x = call.slice(x, axis, 0, int(rows[-1]) + 1, step)
-        elif after % before == 0 and np.array_equal(rows, np.arange(after) // (after // before)):
-            factors[axis] = after // before
-        else:
-            raise NotCoveredError(
-                f"nearest neighbour from {call.shape(x)} to {call.result_shape}: a factor is no whole number"
-            )
-    return x if set(factors) == {1} else call.emit("resize", (x,), call.result_shape, factors=tuple(factors))
+    lengths = zip(call.get_shape(x), call.result_shape, [1.0, 1.0, *list_scales(call)], strict=True)
+    return call.resize(x, [find_nearest_rows(*length) for length in lengths])
 
 
 def list_scales(call: OperatorCall) -> list[float | None]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from ekc.errors import InvalidInput
 from ekc.models.graph import ReadArguments, describe_internal_error
+from ekc.models.node_writer import NotExpressible
 from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
 from ekc.models.torch_reader.reading import (
     Handler,
-    NotCoveredError,
     OperatorCall,
     Reading,
     ValueName,
@@ -59,11 +59,10 @@ IGNORED: Mapping[Handler, tuple[str, ...]] = {
     reductions.read_softmax: ("dtype", "half_to_float"),
     reductions.read_pool: ("ceil_mode",),
     reductions.read_adaptive_pool: ("output_size",),
-    reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled"),
+    reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled", "running_mean", "running_var", "momentum"),
     # They matter in training alone, or say which library PyTorch calls.
     elementwise.read_dropout: ("p",),
     reductions.read_batch_norm: ("momentum", "cudnn_enabled"),
-    reductions.read_instance_norm: ("running_mean", "running_var", "momentum", "cudnn_enabled"),
     reductions.read_layer_norm: ("cudnn_enable",),
     shapes.read_embedding: ("padding_idx", "scale_grad_by_freq", "sparse"),
 }
@@ -238,7 +237,7 @@ class Walk:
         try:
             made = handler(call)
             reason = arguments.describe_unread("argument")
-        except NotCoveredError as problem:
+        except NotExpressible as problem:
             reason = str(problem)
         except InvalidInput:
             raise

@@ -18,16 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.statistics import MeasuredValue
 from ekc.errors import InvalidInput
 from ekc.search.clocks.plan import ClockPlan, Estimate, FrontPoint, PhaseAdvice, PlannedLayer, PlanSavings
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+Kernel = TypeVar("Kernel")
 
 _BISECTIONS = 50
 """Halvings of the price of time, from 24 decimal orders down to rounding."""
@@ -107,12 +108,12 @@ def choose_plan(figures: WeightedFigures, max_latency_s: float) -> ClockChoice |
     return ClockChoice(clock, kernels, latency, energy, float(found.bound_j.min()))
 
 
-def choose_fastest(figures: WeightedFigures, clock: int, roles: Sequence[Sequence[str]]) -> ClockChoice:
+def choose_fastest(figures: WeightedFigures, clock: int, layers: Sequence[LayerKernels[Any]]) -> ClockChoice:
     """The fastest kernel of each layer at a clock: the one whose role says so, or the one of least time.
     Savings and the limit on the time refer to it."""
     kernels = tuple(
-        next((k for k, role in enumerate(names) if "fastest" in role), int(np.argmin(t[:, clock])))
-        for names, t in zip(roles, figures.latency_s, strict=True)
+        next((k for k, x in enumerate(layer.kernels) if "fastest" in x.role), int(np.argmin(t[:, clock])))
+        for layer, t in zip(layers, figures.latency_s, strict=True)
     )
     latency, energy = (
         float(sum(x[k, clock] for x, k in zip(each, kernels, strict=True)))
@@ -183,29 +184,32 @@ class KernelFront:
     """Digest of the schedule."""
     role: str
     """"fastest" or "best" at the default clock, "fastest and best", or "front"."""
-    latency_s: tuple[MeasuredValue, ...]
+    latency_s: tuple[Estimate, ...]
     """Latency in seconds at each clock."""
-    energy_j: tuple[MeasuredValue, ...]
+    energy_j: tuple[Estimate, ...]
     """Energy in joules at each clock."""
     is_metered: tuple[bool, ...]
     """Whether the energy at each clock was metered; otherwise it is predicted."""
 
 
 @dataclass(frozen=True)
-class LayerFront:
-    """The kernels of one layer over clocks."""
+class LayerKernels(Generic[Kernel]):
+    """The kernels of one layer: those to follow over clocks, or with their figures at each clock."""
 
     name: str
     operator: str
     """Digest of the operator."""
     calls: Mapping[str, int]
     """Calls in one pass of the model, by phase ("prefill", "decode"); one entry for a model of one phase."""
-    kernels: tuple[KernelFront, ...]
+    kernels: tuple[Kernel, ...]
 
     @property
     def call_count(self) -> int:
         """Calls of all phases."""
         return sum(self.calls.values())
+
+
+LayerFront: TypeAlias = LayerKernels[KernelFront]
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,7 @@ def make_plan(fronts: ModelFronts, max_slowdown: float) -> ClockPlan:
     """Choose clock and kernels of least energy within `max_slowdown` of the fastest at the default clock."""
     figures = weigh_fronts(fronts.layers)
     default = fronts.clocks_mhz.index(fronts.default_mhz)
-    fastest = _choose_fastest(figures, fronts.layers, default)
+    fastest = choose_fastest(figures, default, fronts.layers)
     limit = (1 + max_slowdown) * fastest.latency_s
     fixed = replace(_choose(figures.select_clocks([default]), limit), clock=default)
     clock = _choose_clock_of(figures, fastest.kernels, limit)
@@ -277,10 +281,6 @@ def weigh_fronts(layers: Sequence[LayerFront], phase: str | None = None) -> Weig
     return WeightedFigures(tuple(latency), tuple(energy))
 
 
-def _choose_fastest(figures: WeightedFigures, layers: Sequence[LayerFront], clock: int) -> ClockChoice:
-    return choose_fastest(figures, clock, [[kernel.role for kernel in layer.kernels] for layer in layers])
-
-
 def _choose(figures: WeightedFigures, limit_s: float) -> ClockChoice:
     found = choose_plan(figures, limit_s)
     if found is None:
@@ -300,8 +300,8 @@ def _sum_values(fronts: ModelFronts, choice: ClockChoice, name: str) -> Estimate
     terms = [(layer.call_count, getattr(layer.kernels[k], name)[choice.clock]) for layer, k in chosen]
     return Estimate(
         sum(calls * x.value for calls, x in terms),
-        sum(calls * x.interval.low for calls, x in terms),
-        sum(calls * x.interval.high for calls, x in terms),
+        sum(calls * x.low for calls, x in terms),
+        sum(calls * x.high for calls, x in terms),
     )
 
 
@@ -325,15 +325,11 @@ def _plan_layer(layer: LayerFront, best: ClockChoice, fastest: ClockChoice, numb
         schedule=kernel.digest,
         role=kernel.role,
         calls=calls,
-        latency_s=_to_estimate(latency),
-        energy_j=_to_estimate(energy),
+        latency_s=latency,
+        energy_j=energy,
         slowdown=latency.value / other.latency_s[fastest.clock].value - 1,
         saved_j=calls * (other.energy_j[fastest.clock].value - energy.value),
     )
-
-
-def _to_estimate(measured: MeasuredValue) -> Estimate:
-    return Estimate(measured.value, measured.interval.low, measured.interval.high)
 
 
 def _make_front(fronts: ModelFronts, figures: WeightedFigures, fastest: ClockChoice) -> Iterable[FrontPoint]:
@@ -350,7 +346,7 @@ def _advise_phases(fronts: ModelFronts, max_slowdown: float) -> Iterable[PhaseAd
     for phase in phases if len(phases) > 1 else ():
         layers = [layer for layer in fronts.layers if layer.calls.get(phase)]
         figures = weigh_fronts(layers, phase)
-        fastest = _choose_fastest(figures, layers, default)
+        fastest = choose_fastest(figures, default, layers)
         found = _choose(figures, (1 + max_slowdown) * fastest.latency_s)
         more, saved = found.latency_s / fastest.latency_s - 1, 1 - found.energy_j / fastest.energy_j
         yield PhaseAdvice(phase, fronts.clocks_mhz[found.clock], more, saved)

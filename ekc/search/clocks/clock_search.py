@@ -10,19 +10,19 @@ the chosen clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.statistics import NORMAL_QUANTILE_95, Interval, MeasuredValue
+from ekc.devices.statistics import NORMAL_QUANTILE_95, MeasuredValue
 from ekc.gaussian_process import Array
 from ekc.search.clocks.choose import (
     ClockChoice,
     KernelFront,
-    LayerFront,
+    LayerKernels,
     ModelFronts,
     WeightedFigures,
     choose_fastest,
@@ -30,6 +30,7 @@ from ekc.search.clocks.choose import (
     solve_all_clocks,
 )
 from ekc.search.clocks.clock_model import ClockModel, ClockPrediction, ClockReading
+from ekc.search.clocks.plan import Estimate
 from ekc.search.data.defaults import CLOCK_MODEL, CLOCK_SEARCH
 
 FAILED_FACTOR = 1e9
@@ -48,16 +49,7 @@ class ClockKernel:
     """Readings at the default clock, one or more, `kernel` of no meaning; one of them with power."""
 
 
-@dataclass(frozen=True)
-class ClockLayer:
-    """A layer whose kernels are followed over clocks."""
-
-    name: str
-    operator: str
-    """Digest of the operator."""
-    calls: Mapping[str, int]
-    """Calls in one pass of the model, by phase."""
-    kernels: tuple[ClockKernel, ...]
+ClockLayer: TypeAlias = LayerKernels[ClockKernel]
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ class ClockSearch:
         for (n, k), number in self._numbers.items():
             self._timed.add((n, k, default))
             for reading in self.layers[n].kernels[k].readings:
-                self._readings.append(_with_number(reading, number))
+                self._readings.append(replace(reading, kernel=number))
 
     def run(self) -> None:
         """Time the kernels at the anchor clocks, then meter where the plan could change."""
@@ -146,7 +138,7 @@ class ClockSearch:
         layers = []
         for n, layer in enumerate(self.layers):
             kernels = tuple(self._make_front(prediction, n, k) for k in range(len(layer.kernels)))
-            layers.append(LayerFront(layer.name, layer.operator, dict(layer.calls), kernels))
+            layers.append(LayerKernels(layer.name, layer.operator, layer.calls, kernels))
         board = self.board
         return ModelFronts(board.name, board.simulated, self.clocks_mhz, self.default_mhz, tuple(layers))
 
@@ -157,8 +149,8 @@ class ClockSearch:
         return KernelFront(
             found.digest,
             found.role,
-            _make_values(prediction.log_latency[row], prediction.latency_error[row]),
-            _make_values(prediction.log_energy[row], prediction.energy_error[row]),
+            _make_estimates(prediction.log_latency[row], prediction.latency_error[row]),
+            _make_estimates(prediction.log_energy[row], prediction.energy_error[row]),
             tuple(mhz in metered for mhz in self.clocks_mhz),
         )
 
@@ -185,13 +177,13 @@ class ClockSearch:
             self._failed.add(mhz)
             return
         self._timed.add((layer, kernel, mhz))
-        self._readings.append(_with_number(reading, self._numbers[layer, kernel]))
+        self._readings.append(replace(reading, kernel=self._numbers[layer, kernel]))
 
     def _weigh(self, log_latency: Array, log_energy: Array) -> WeightedFigures:
         """Split [..., kernel, clock] arrays by layer, times its calls; clocks that failed are left out."""
         latency, energy, begin = [], [], 0
         for layer in self.layers:
-            rows, calls = slice(begin, begin + len(layer.kernels)), sum(layer.calls.values())
+            rows, calls = slice(begin, begin + len(layer.kernels)), layer.call_count
             begin += len(layer.kernels)
             latency.append(calls * np.exp(log_latency[rows]))
             energy.append(calls * np.exp(log_energy[..., rows, :]))
@@ -207,8 +199,7 @@ class ClockSearch:
     def _choose(self, figures: WeightedFigures) -> tuple[ClockChoice | None, float]:
         """The plan by these figures, and the limit on the time of the model."""
         default = self.clocks_mhz.index(self.default_mhz)
-        roles = [[kernel.role for kernel in layer.kernels] for layer in self.layers]
-        limit = (1 + self.max_slowdown) * choose_fastest(figures, default, roles).latency_s
+        limit = (1 + self.max_slowdown) * choose_fastest(figures, default, self.layers).latency_s
         return choose_plan(figures, limit), limit
 
     def _pick_next(self) -> tuple[int, int, int] | None:
@@ -298,14 +289,10 @@ def _relative_std(measured: MeasuredValue) -> float:
     return (measured.interval.high - measured.interval.low) / (2 * NORMAL_QUANTILE_95 * measured.value)
 
 
-def _with_number(reading: ClockReading, number: int) -> ClockReading:
-    return ClockReading(**{**vars(reading), "kernel": number})
-
-
-def _make_values(logs: Array, errors: Array) -> tuple[MeasuredValue, ...]:
+def _make_estimates(logs: Array, errors: Array) -> tuple[Estimate, ...]:
     """Values with 95 % intervals."""
     half = NORMAL_QUANTILE_95 * errors
     edges = zip(
         np.exp(logs).tolist(), np.exp(logs - half).tolist(), np.exp(logs + half).tolist(), strict=True
     )
-    return tuple(MeasuredValue(value, Interval(low, high)) for value, low, high in edges)
+    return tuple(Estimate(*figures) for figures in edges)

@@ -246,10 +246,10 @@ def _make_trial(best: Trial, kernel: KernelFront, number: int, mhz: int) -> Tria
     return replace(
         best,
         latency_s=latency.value,
-        latency_interval_s=latency.interval,
+        latency_interval_s=Interval(latency.low, latency.high),
         power_w=energy.value / latency.value,
         energy_j=energy.value,
-        energy_interval_j=energy.interval,
+        energy_interval_j=Interval(energy.low, energy.high),
         energies_j=(),
         in_turn=False,
         metered=kernel.is_metered[number],

@@ -64,15 +64,16 @@ class ModelSearch:
     workers: Executor
     listeners: tuple[EventListener, ...] = ()
     is_interrupted: bool = False
-    stop_reason: str = ""
-    turns: list[str] = field(default_factory=list)
-    """Names of the layers in the order of their rounds."""
-    _runs: list[LayerRun] = field(default_factory=list)
+    _scheduler: Scheduler = field(init=False)
+    """It has the runs of the layers, also where they are tuned one after another."""
     _peers: PeerRows = field(default_factory=PeerRows)
     _recent_spaces: RecentSpaces = field(default_factory=RecentSpaces)
     _candidates: list[Sequence[Candidate]] = field(default_factory=list)
     _tuned: dict[str, TunedLayer] = field(default_factory=dict)
     """Layers that have ended, by the digest of their operator."""
+
+    def __post_init__(self) -> None:
+        self._scheduler = Scheduler([], self.budget.trials, self.budget.expected_passes)
 
     def run(self) -> ModelResult:
         """Tune all layers. Raises `NothingLegal` if none has a kernel, and `KeyboardInterrupt` after Ctrl-C
@@ -102,7 +103,7 @@ class ModelSearch:
             seconds=time.monotonic() - self.options.requested_at_s,
             seed=self.options.seed,
             stopped=self._describe_end(),
-            turns=tuple(self.turns),
+            turns=tuple(self._scheduler.turns),
             plan=stage.make_plan() if stage else None,
             clocks_note=stage.note if stage else "",
             clocks_metering_s=stage.metering_s if stage else 0.0,
@@ -115,9 +116,9 @@ class ModelSearch:
             return None
         stage = make_clock_stage(
             *(layers, self.device, self.store),
-            {run.layer.op.digest: run.run.task.compiler.get_kernel for run in self._runs},
+            {run.layer.op.digest: run.run.task.compiler.get_kernel for run in self._scheduler.runs},
             self.options,
-            self._runs[-1].run.task.can_continue,
+            self._scheduler.runs[-1].run.task.can_continue,
         )
         try:
             stage.run()
@@ -128,10 +129,10 @@ class ModelSearch:
     def _run_one_after_another(self) -> None:
         """Tune each layer as `ekc.tune` does, with the same number of trials."""
         for run in self._open_layers():
-            if has_ended(self._runs):
+            if has_ended(self._scheduler.runs):
                 return
-            self._runs.append(run)
-            self.turns.append(run.layer.name)
+            self._scheduler.runs.append(run)
+            self._scheduler.turns.append(run.layer.name)
             try:
                 self._keep(run, run.run_alone())
             except KeyboardInterrupt:
@@ -142,21 +143,18 @@ class ModelSearch:
 
     def _run_in_turns(self) -> None:
         """Warm up each layer, tune the layers in turns, and run the finals of each at the end."""
-        scheduler = Scheduler(self._runs, self.budget.trials, self.budget.expected_passes)
-        self.turns = scheduler.turns
         try:
             for run in self._open_layers():
-                if has_ended(self._runs):
+                if has_ended(self._scheduler.runs):
                     break
-                self._runs.append(run)
-                scheduler.warm_up(run)
-            scheduler.run_turns()
-            self.stop_reason = scheduler.stop_reason
-            for run in self._runs:
+                self._scheduler.runs.append(run)
+                self._scheduler.warm_up(run)
+            self._scheduler.run_turns()
+            for run in self._scheduler.runs:
                 self._keep(run, run.finish())
         except KeyboardInterrupt:
             self.is_interrupted = True
-            for run in self._runs:
+            for run in self._scheduler.runs:
                 if run.layer.op.digest not in self._tuned:
                     self._keep(run, run.finish_early())
 
@@ -198,11 +196,11 @@ class ModelSearch:
         """Say why the run ended before all trials were used; "" if it did not."""
         if self.is_interrupted:
             return INTERRUPTED
-        if any(run.run.reporter.is_stop_requested for run in self._runs):
+        if any(run.run.reporter.is_stop_requested for run in self._scheduler.runs):
             return STOPPED
-        if any(run.run.task.is_out_of_time for run in self._runs):
+        if any(run.run.task.is_out_of_time for run in self._scheduler.runs):
             return f"time budget of {self.options.time_budget_s:g} s used"
-        return self.stop_reason
+        return self._scheduler.stop_reason
 
     def _explain_absence(self) -> str:
         """Say why a layer had no trial."""

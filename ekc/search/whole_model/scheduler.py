@@ -222,7 +222,7 @@ def has_ended(runs: Sequence[LayerRun]) -> bool:
 class Scheduler:
     """Runs the layers of a model in turns."""
 
-    runs: Sequence[LayerRun]
+    runs: list[LayerRun]
     trials: int
     """Trials of all layers, at most."""
     expected_passes: float | None = None

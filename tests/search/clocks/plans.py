@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ekc.devices.statistics import Interval, MeasuredValue
 from ekc.search.clocks.choose import KernelFront, LayerFront, ModelFronts, make_plan
-from ekc.search.clocks.plan import ClockPlan
+from ekc.search.clocks.plan import ClockPlan, Estimate
 
 CLOCKS = (900, 1000, 1100, 1200)
 
@@ -23,8 +22,8 @@ def make_kernel(
     return KernelFront(digest, role, latency, energy, (True,) * len(clocks))
 
 
-def make_value(value: float, error: float = 0.01) -> MeasuredValue:
-    return MeasuredValue(value, Interval(value * (1 - error), value * (1 + error)))
+def make_value(value: float, error: float = 0.01) -> Estimate:
+    return Estimate(value, value * (1 - error), value * (1 + error))
 
 
 def make_fronts() -> ModelFronts:

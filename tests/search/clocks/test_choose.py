@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekc.search.clocks.choose import WeightedFigures, choose_fastest, choose_plan, solve_all_clocks
+from ekc.search.clocks.clock_search import ClockKernel, ClockLayer
 
 
 def sample_figures(seed: int, layers: int, kernels: int, clocks: int) -> WeightedFigures:
@@ -16,6 +18,10 @@ def sample_figures(seed: int, layers: int, kernels: int, clocks: int) -> Weighte
     shape = (kernels, clocks)
     latency = tuple(random.uniform(1, 2, shape) * random.uniform(0.1, 10) for _ in range(layers))
     return WeightedFigures(latency, tuple(random.uniform(1, 2, shape) * t.mean() for t in latency))
+
+
+def make_layer(roles: Sequence[str]) -> ClockLayer:
+    return ClockLayer("layer", "o", {"": 1}, tuple(ClockKernel("k", role, ()) for role in roles))
 
 
 def list_all_energies(figures: WeightedFigures, limit_s: float) -> list[float]:
@@ -38,7 +44,7 @@ def test_choice_is_within_its_bound_of_the_best(
     seed: int, layers: int, kernels: int, clocks: int, slowdown: float
 ) -> None:
     figures = sample_figures(seed, layers, kernels, clocks)
-    fastest = choose_fastest(figures, 0, [["front"] * kernels] * layers)
+    fastest = choose_fastest(figures, 0, [make_layer(["front"] * kernels)] * layers)
     limit = (1 + slowdown) * fastest.latency_s
     choice = choose_plan(figures, limit)
     assert choice is not None, "the fastest kernels at the first clock are within the limit"
@@ -53,7 +59,7 @@ def test_choice_is_within_its_bound_of_the_best(
 
 def test_gap_is_small_for_many_layers() -> None:
     figures = sample_figures(3, 40, 5, 4)
-    fastest = choose_fastest(figures, 0, [["front"] * 5] * 40)
+    fastest = choose_fastest(figures, 0, [make_layer(["front"] * 5)] * 40)
     choice = choose_plan(figures, 1.05 * fastest.latency_s)
     assert choice is not None
     assert 0 <= choice.gap < 0.01
@@ -67,7 +73,7 @@ def test_draws_are_solved_as_one_by_one() -> None:
     figures = sample_figures(1, 3, 4, 5)
     random = np.random.default_rng(0)
     draws = tuple(e * random.uniform(0.9, 1.1, (6, *e.shape)) for e in figures.energy_j)
-    limit = 1.1 * choose_fastest(figures, 0, [["front"] * 4] * 3).latency_s
+    limit = 1.1 * choose_fastest(figures, 0, [make_layer(["front"] * 4)] * 3).latency_s
     together = solve_all_clocks(WeightedFigures(figures.latency_s, draws), limit)
     for n in range(6):
         alone = solve_all_clocks(WeightedFigures(figures.latency_s, tuple(e[n] for e in draws)), limit)
@@ -80,4 +86,4 @@ def test_kernel_named_fastest_is_the_reference() -> None:
     slowest = int(np.argmax(figures.latency_s[0][:, 1]))
     roles = ["front"] * 3
     roles[slowest] = "fastest and best"
-    assert choose_fastest(figures, 1, [roles]).kernels == (slowest,)
+    assert choose_fastest(figures, 1, [make_layer(roles)]).kernels == (slowest,)

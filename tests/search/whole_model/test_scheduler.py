@@ -55,7 +55,7 @@ class StubRun:
 def schedule(*runs: StubRun, trials: int, **options: Any) -> Scheduler:
     scheduler = Scheduler([], trials, **options)
     for run in runs:
-        scheduler.runs.append(run)  # type: ignore[attr-defined]
+        scheduler.runs.append(run)  # type: ignore[arg-type]
         scheduler.warm_up(run)  # type: ignore[arg-type]
     scheduler.run_turns()
     return scheduler
