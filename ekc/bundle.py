@@ -72,7 +72,7 @@ def collect_bundle(
     measured = {text: own for text, groups in rows.items() if (own := _find_measured(groups))} or rows
     known = measured if targets is None else rows
     conditions = list(dict.fromkeys(c for groups in known.values() for c in groups))
-    boards = find_boards(conditions, targets, records)
+    boards = choose_boards(conditions, targets, records)
     is_asked, asked = operators is not None, [one.op for one in operators or ()]
     if operators is None:
         operators = [name_recorded(read_operator(text, records)) for text in measured]
@@ -226,7 +226,7 @@ def match_board(device: str, board: str) -> int:
     return len(wanted) if wanted and re.search(pattern, board.lower()) else 0
 
 
-def find_boards(
+def choose_boards(
     conditions: Iterable[RecordConditions], targets: Sequence[str] | None, records: str | Path
 ) -> tuple[TargetBoard, ...]:
     """Find the boards that targets name, or all of a file: measured ones first, then in the order of targets.

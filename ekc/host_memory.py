@@ -23,7 +23,7 @@ class HostMemory:
         return f"{format_bytes(self.bytes)} ({self.limit_name})"
 
 
-def find_free_memory(root: Path = Path("/")) -> HostMemory:
+def measure_free_memory(root: Path = Path("/")) -> HostMemory:
     """Memory that is available now; `root` is the folder of /proc and /sys."""
     found = [*_read_available_memory(root), *_read_cgroup_limits(root), *_read_address_space_limit(root)]
     return min(found, key=lambda one: one.bytes, default=HostMemory(_UNLIMITED_BYTES, "no limit is known"))

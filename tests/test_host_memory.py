@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ekc.host_memory import find_free_memory, format_bytes
+from ekc.host_memory import format_bytes, measure_free_memory
 
 GIB = 1 << 30
 
@@ -22,7 +22,7 @@ def host(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_machine_memory_is_read(tmp_path: Path) -> None:
-    found = find_free_memory(host(tmp_path, {}))
+    found = measure_free_memory(host(tmp_path, {}))
     assert (found.bytes, str(found)) == (16 * GIB, "16 GiB (available memory)")
 
 
@@ -34,13 +34,13 @@ GROUP_2 = {"proc/self/cgroup": "0::/work/job\n", "sys/fs/cgroup/work/job/memory.
 def test_control_group_parent_and_container_limits_count(tmp_path: Path, folder: str) -> None:
     limits = {f"{folder}/memory.max": f"{4 * GIB}\n", f"{folder}/memory.current": f"{3 * GIB}\n",
               f"{folder}/memory.stat": f"anon 5\ninactive_file {GIB}\n"}  # fmt: skip
-    found = find_free_memory(host(tmp_path, GROUP_2 | limits))
+    found = measure_free_memory(host(tmp_path, GROUP_2 | limits))
     assert found.bytes == 2 * GIB
     assert found.limit_name == "memory limit of the control group 4 GiB"
 
 
 def test_control_group_without_a_limit_is_ignored(tmp_path: Path) -> None:
-    assert find_free_memory(host(tmp_path, GROUP_2)).bytes == 16 * GIB
+    assert measure_free_memory(host(tmp_path, GROUP_2)).bytes == 16 * GIB
 
 
 @pytest.mark.parametrize(("limit", "left"), [(8 * GIB, 6 * GIB), (9223372036854771712, 16 * GIB), (GIB, 0)])
@@ -49,15 +49,15 @@ def test_control_group_of_version_1_is_read(tmp_path: Path, limit: int, left: in
     files = {"proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/job\n", f"{folder}/memory.stat": "cache 7\n",
              f"{folder}/memory.limit_in_bytes": str(limit),
              f"{folder}/memory.usage_in_bytes": str(2 * GIB)}  # fmt: skip
-    assert find_free_memory(host(tmp_path, files)).bytes == left
+    assert measure_free_memory(host(tmp_path, files)).bytes == left
 
 
 def test_address_space_limit_of_the_process_counts() -> None:
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 29, resource.RLIM_INFINITY))
-from ekc.host_memory import find_free_memory
-print(find_free_memory())
+from ekc.host_memory import measure_free_memory
+print(measure_free_memory())
 """
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
@@ -67,7 +67,7 @@ print(find_free_memory())
 
 
 def test_memory_of_this_machine_is_found() -> None:
-    assert 0 < find_free_memory().bytes < 1 << 50
+    assert 0 < measure_free_memory().bytes < 1 << 50
 
 
 @pytest.mark.parametrize(

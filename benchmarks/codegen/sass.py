@@ -96,20 +96,20 @@ def disassemble(cubin: bytes) -> dict[str, tuple[Instruction, ...]]:
     }
 
 
-def find_main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def derive_main_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The loop that has most multiply-adds outside its inner loops; all code where there is no loop."""
     first, last = _find_main_span(code)
     return code[first : last + 1]
 
 
-def find_fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
+def derive_fetching_loop(code: Sequence[Instruction]) -> Sequence[Instruction]:
     """The main loop, or where that reads no global memory the nearest around it that does."""
     main = _find_main_span(code)
     around = [(a, b) for a, b in _find_loops(code) if a <= main[0] and main[1] <= b]
     for first, last in sorted({main, *around}, key=lambda span: span[1] - span[0]):
         if any(x.name in FETCHES and x.predicate != NEVER for x in code[first : last + 1]):
             return code[first : last + 1]
-    return find_main_loop(code)
+    return derive_main_loop(code)
 
 
 def _find_main_span(code: Sequence[Instruction]) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def count_main_loop(code: Sequence[Instruction]) -> Account:
     """Count a kernel's main loop, without what never runs: ptxas puts that before asynchronous copies."""
     loop, fetching = (
         [x for x in found if x.predicate != NEVER]
-        for found in (find_main_loop(code), find_fetching_loop(code))
+        for found in (derive_main_loop(code), derive_fetching_loop(code))
     )
     return Account(
         instructions=len(loop),

@@ -41,7 +41,7 @@ from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
 from ekc.explorer.menu import list_families
 from ekc.explorer.session import Explorer
-from ekc.explorer.steps import estimate_families, find_legal_families, list_steps
+from ekc.explorer.steps import estimate_families, list_legal_families, list_steps
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
@@ -60,7 +60,7 @@ def draw_schedule(op: ekc.Operator, space: Space, random: np.random.Generator, n
     if number % 2 == 0:
         schedule = make_naive_schedule(op)
         for _ in range(random.integers(0, MAX_WALK + 1)):
-            legal = find_legal_families(schedule, space.limits)
+            legal = list_legal_families(schedule, space.limits)
             entries = {x.number: x.rows.tolist() for x in legal}
             steps = list_steps(list(list_families(schedule.program)), entries)
             kinds = sorted({step.kind for step in steps})
@@ -108,7 +108,7 @@ async def measure_schedule(
 def _measure_cpu(schedule: ekc.Schedule, explorer: Explorer) -> dict[str, float]:
     """Seconds of one core for the rules, and for the list with its estimates, without the workers."""
     begin = time.process_time()
-    families = find_legal_families(schedule, explorer.device.limits)
+    families = list_legal_families(schedule, explorer.device.limits)
     checked = time.process_time()
     estimate_families(families, explorer.device)
     return {"rules_cpu": checked - begin, "list_cpu": time.process_time() - begin}

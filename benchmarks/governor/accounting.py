@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.common.script import Arguments, make_main
 from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
 from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
-from ekc.governor.accounting import Accounted, StaticLimit, find_true_static
+from ekc.governor.accounting import Accounted, StaticLimit, compute_true_static
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
 from ekc.governor.loop import govern
@@ -32,8 +32,8 @@ from ekc.governor.simulation.random_jobs import JOB_KINDS
 from ekc.governor.simulation.simulated_run import (
     SimulatedJob,
     SimulatedRun,
+    compute_clock_indices,
     compute_costs,
-    find_clock_indices,
 )
 
 HEAD = (
@@ -70,14 +70,14 @@ def judge_job(job: SimulatedJob) -> tuple[Estimate, Estimate | None]:
 
 def judge_static(job: SimulatedJob, static: StaticLimit) -> Estimate:
     """An estimated static limit beside what it truly saves."""
-    true, (_, best, _) = compute_true_saving(job, static.settings), find_true_static(job, Policy())
+    true, (_, best, _) = compute_true_saving(job, static.settings), compute_true_static(job, Policy())
     return Estimate(job.kind, true, static.saving, static.half_width, best - true)
 
 
 def compute_true_saving(job: SimulatedJob, settings: Settings) -> float:
     """What one limit for the whole job saves."""
     costs = compute_costs(job).joules.sum(axis=0)
-    memory, gear, _ = find_clock_indices(job.card, settings)
+    memory, gear, _ = compute_clock_indices(job.card, settings)
     return float(1 - costs[memory, gear] / costs[-1, -1])
 
 

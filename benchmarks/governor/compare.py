@@ -24,7 +24,7 @@ from benchmarks.governor.baselines import run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.counted_run import CountedRun
 from benchmarks.governor.model import BoostedModel, train_simulated_model
-from benchmarks.governor.oracle import CAUSES, OracleResult, Regret, find_oracle_clocks
+from benchmarks.governor.oracle import CAUSES, OracleResult, Regret, choose_oracle_clocks
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
@@ -236,7 +236,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     results: dict[str, list[JobResult]] = {name: [] for name in names}
     best: list[OracleResult] = []
     for job in sample_jobs(arguments.seed, arguments.seeds, arguments.seconds):
-        best.append(find_oracle_clocks(job, Policy()))
+        best.append(choose_oracle_clocks(job, Policy()))
         bill = measure_default(job)
         for name in names:
             results[name].append(judge_job(job, best[-1], bill, name, models[job.card.name]))

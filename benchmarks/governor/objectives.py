@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.common.script import Arguments, make_main
 from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
-from ekc.governor.accounting import find_true_static
+from ekc.governor.accounting import compute_true_static
 from ekc.governor.event_records import Chosen, Event
 from ekc.governor.loop import govern
 from ekc.governor.protocols import Settings
@@ -74,7 +74,7 @@ def run_objective(job: SimulatedJob, group: str, policy: Policy, bill: tuple[flo
         beyond = run.now() / policy.deadline_s - 1
     else:
         beyond = recorder.compute_watts() / (policy.power_cap_w or 1.0) - 1
-    _, saving, slowdown = find_true_static(job, policy)
+    _, saving, slowdown = compute_true_static(job, policy)
     return Outcome(group, beyond, run.now() / bill[1] - 1, 1 - run.true_j / bill[0], slowdown, saving)
 
 

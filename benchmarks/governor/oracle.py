@@ -19,9 +19,9 @@ from ekc.governor.request import Policy
 from ekc.governor.samples import Values
 from ekc.governor.simulation.simulated_run import (
     SimulatedJob,
+    compute_clock_indices,
     compute_costs,
     compute_tables,
-    find_clock_indices,
 )
 
 
@@ -37,7 +37,7 @@ class OracleResult:
     """(memory clock, SM clock) of each true phase."""
 
 
-def find_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
+def choose_oracle_clocks(job: SimulatedJob, policy: Policy) -> OracleResult:
     """The best constant clocks of each true phase; evaluations within a phase run at the same clocks."""
     costs = compute_costs(job)
     seconds = joules = 0.0
@@ -59,7 +59,7 @@ that is not the oracle's. `watching`: at the default, to check the choice. `late
 yet noticed."""
 
 
-def find_activity(before: str, event: Event) -> str:
+def derive_activity(before: str, event: Event) -> str:
     """The cause to which time after an event is billed; `before`: the cause until the event."""
     if isinstance(event, Started) or (isinstance(event, Shifted) and event.level != "known"):
         return "measuring"
@@ -99,7 +99,7 @@ class Regret:
                 joules = np.interp(span, np.arange(len(costs)), costs)
                 self._joules[cause] += sign * float(joules[1] - joules[0])
         self._at, self._settings = here, self._run.settings()
-        self._activity = find_activity(self._activity, event)
+        self._activity = derive_activity(self._activity, event)
         if isinstance(event, Started | Shifted):
             self._learned_regime = self._run.get_regime()
 
@@ -111,7 +111,7 @@ class Regret:
     def _compute_joules(self, settings: Settings) -> Values:
         """Joules from the start of the job up to each of its stretches, all of them under one setting."""
         if settings not in self._costs:
-            memory, gear, cap = find_clock_indices(self._job.card, settings)
+            memory, gear, cap = compute_clock_indices(self._job.card, settings)
             table = compute_tables(self._job.card, self._job.stages, cap)
             each = (table.stretch * table.watts)[:, memory, gear][self._job.stage_indices] * self._job.seconds
             self._costs[settings] = np.concatenate([[0.0], np.cumsum(each)])

@@ -93,10 +93,10 @@ class JudgedTrace:
 def judge_trace(trace: Trace, window_s: float) -> JudgedTrace:
     begun = time.perf_counter()
     period = detect_period(trace.samples, trace.sampling_hz)
-    return JudgedTrace(trace, window_s, period, 1e3 * (time.perf_counter() - begun), find_fft_peak(trace))
+    return JudgedTrace(trace, window_s, period, 1e3 * (time.perf_counter() - begun), compute_fft_peak(trace))
 
 
-def find_fft_peak(trace: Trace) -> float:
+def compute_fft_peak(trace: Trace) -> float:
     """Period in seconds of the highest peak of the power's spectrum that fits at least twice into the
     trace."""
     at, hz = trace.samples.time_s, trace.sampling_hz

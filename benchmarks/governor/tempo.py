@@ -25,7 +25,7 @@ from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.traces import KINDS, Load, Sensors, is_visible, read_sensors
 from ekc.errors import InvalidInput
 from ekc.governor.period.detect import assess_recording
-from ekc.governor.period_tracking import find_strongest_period, interpolate_signals
+from ekc.governor.period_tracking import interpolate_signals, measure_strongest_period
 from ekc.governor.progress_rate import ProgressSource, choose_progress_source, measure_progress_rate
 from ekc.governor.samples import MIN_PAUSE_S, SensorSamples, Values
 
@@ -203,7 +203,7 @@ def measure_stretches(
         rate, source = measure_progress_rate(source, samples, MAX_STRETCH)
         span = float(samples.time_s[0]), float(samples.time_s[-1])
         _, signals = interpolate_signals(samples)
-        strongest_s, _ = find_strongest_period(signals, source.period_s, 0.95, 1.05 * MAX_STRETCH)
+        strongest_s, _ = measure_strongest_period(signals, source.period_s, 0.95, 1.05 * MAX_STRETCH)
         truth = trace.compute_rate(*span)
         rows.append((rate.beats, rate.beats_error, truth, first_rate, 1.0 / strongest_s))
     return TempoReadings(*np.array(rows).T)

@@ -137,7 +137,7 @@ class Rehearsal:
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [row for row in rows if row["part"] != "run" and row["item"]]
 
-    def find_repeated_rows(self) -> list[str]:
+    def list_repeated_rows(self) -> list[str]:
         """Items with more than one row: neither not run before, nor summaries that each call makes."""
         rows = Counter(
             (row["part"], row["item"])
@@ -211,7 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
         visit.options = [*options, *extra]
         played.append(visit.play(part, PARTS[part].MINUTES))
         print(f"{part}: {played[-1].device_s:.0f} s", file=sys.stderr, flush=True)
-    faults = [*visit.faults, *visit.find_repeated_rows()]
+    faults = [*visit.faults, *visit.list_repeated_rows()]
     title = "rehearsal: device seconds by the prices of an H100"
     print(format_lines(COLUMNS, map(vars, played), title))
     used = sum(call.device_s for call in played) / 60

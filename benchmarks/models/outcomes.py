@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.models.build import build_model, execute_fused, find_layers
+from ekc.models.build import build_model, derive_layers, execute_fused
 from ekc.models.evaluate import evaluate
 from ekc.models.graph import Graph
 
@@ -54,7 +54,7 @@ def judge(
             return Outcome(name, operator, "internal error", graph.internal_errors[0].attributes["reason"])
         opaque = [node for node in graph.nodes if node.kind == "opaque"]
         if opaque:
-            find_layers(graph)
+            derive_layers(graph)
             return Outcome(name, operator, "opaque", f"{opaque[0].target}: {opaque[0].attributes['reason']}")
         arrays = inputs(graph)
         for made in (evaluate(graph, arrays), evaluate_layers(graph, arrays)):

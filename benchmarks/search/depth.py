@@ -74,7 +74,7 @@ def _get_latency(winner: Trial) -> float:
     return winner.latency_s
 
 
-def find_least_without_own_factor(timed: list[Candidate], device: Device) -> float:
+def compute_least_without_own_factor(timed: list[Candidate], device: Device) -> float:
     """The least latency among them, each without the factor that is its own."""
     fastest = min(c.latency_s for c in timed)
     return min(remove_own_factor(c, device) for c in timed if c.latency_s <= LUCKIEST * fastest)
@@ -153,10 +153,10 @@ def _compute_ratios_without_luck(
     device: Device,
 ) -> dict[str, float]:
     """Both ratios once more."""
-    plain = statistics.median(find_least_without_own_factor(found, device) for _, found in runs)
+    plain = statistics.median(compute_least_without_own_factor(found, device) for _, found in runs)
     return {
-        "random": plain / find_least_without_own_factor(strangers, device),
-        "long": plain / find_least_without_own_factor(longer[1], device),
+        "random": plain / compute_least_without_own_factor(strangers, device),
+        "long": plain / compute_least_without_own_factor(longer[1], device),
     }
 
 

@@ -154,7 +154,7 @@ def execute_row(row: Row, seed: int, with_text: bool) -> Counted | str:
     return Counted(row, ours, count_text(row.design, seed) if with_text else None)
 
 
-def find_best_trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:
+def choose_best_trivial(rows: list[Row], measured: NDArray[np.float64]) -> tuple[str, float | None]:
     """The best of three figures that need no kernel, whichever way it runs."""
     guesses = {
         "threads": [r.design.threads for r in rows],
@@ -176,7 +176,7 @@ def compare_counter(name: str, done: list[Counted]) -> dict[str, Any]:
     text = _round_counts([d.text[name] for d in texts if d.text])
     beside = np.array([d.row.measured[name] for d in texts])
     small = np.array([r.small for r in rows])
-    which, guess = find_best_trivial(rows, measured)
+    which, guess = choose_best_trivial(rows, measured)
     rho = spearman(mine, measured)
     return {
         "counter": name,

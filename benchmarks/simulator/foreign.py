@@ -37,7 +37,7 @@ from benchmarks.simulator.foreign_rows import (
     SCORED,
     ForeignRow,
     compile_row,
-    find_kind,
+    derive_kind,
     list_rows,
     read_rows,
 )
@@ -94,7 +94,7 @@ def time_row(row: ForeignRow, kernel: CompiledKernel) -> Timed:
         for part in found[0].seconds_by_resource
     }
     seconds = sum(float(one.seconds) for one in found)
-    return Timed(row, find_kind(row, kernel), seconds, compute_roofline(spec, kernel), parts)
+    return Timed(row, derive_kind(row, kernel), seconds, compute_roofline(spec, kernel), parts)
 
 
 def compute_roofline(spec: GpuSpec, kernel: CompiledKernel) -> float:

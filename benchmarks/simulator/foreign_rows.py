@@ -163,7 +163,7 @@ def _format_without_names(row: ForeignRow) -> str:
     return text
 
 
-def find_kind(row: ForeignRow, kernel: CompiledKernel) -> str:
+def derive_kind(row: ForeignRow, kernel: CompiledKernel) -> str:
     """The work that decides the time of a row: the type of its products, or "reduction"."""
     profiles = get_launch_profiles(kernel)
     if any(profile.counts.group_flops for profile in profiles):

@@ -23,8 +23,8 @@ from ekc.devices.simulated import specs
 from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import (
     SteadyState,
+    compute_steady_state,
     compute_work,
-    find_steady_state,
 )
 from ekc.errors import InvalidInput
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
@@ -123,7 +123,7 @@ def select_settled(schedule: ekc.Schedule) -> tuple[SteadyState, float]:
     the seeded residuals left out."""
     spec = specs.H200
     kernel = compile_schedule(schedule, spec.arch, spec.limits())
-    state = find_steady_state(
+    state = compute_steady_state(
         spec, compute_work(spec, kernel, profile_kernel(kernel), has_residual=False), spec.boost_mhz
     )
     return state, predict_watts(spec, state)

@@ -39,7 +39,7 @@ class Pair:
     shared: bool
 
 
-def find_pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
+def list_pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
     """Find all pairs of a recording."""
     for one in seconds:
         for width, shared in WIDTHS.items():
@@ -86,7 +86,7 @@ def compare_pairs(recording: Recording, data: Path, count: int, seed: int) -> li
     real: dict[Xgemm, float] = {}
     for row in read(data, recording):
         real[row.one] = min(row.seconds, real.get(row.one, np.inf))
-    every, random = list(find_pairs(real)), np.random.default_rng(seed)
+    every, random = list(list_pairs(real)), np.random.default_rng(seed)
     limit = float(np.quantile(list(real.values()), FAST))
     lines = []
     for shared in (True, False):

@@ -29,7 +29,7 @@ from ekc.devices.simulated.launch_counts import (
 )
 from ekc.devices.simulated.memory_traffic import SimulatedTraffic
 from ekc.devices.simulated.operating_point import KernelWork as Todo
-from ekc.devices.simulated.operating_point import SteadyState, find_steady_state
+from ekc.devices.simulated.operating_point import SteadyState, compute_steady_state
 from ekc.devices.simulated.specs import GpuSpec
 
 SIDE = 4096
@@ -237,7 +237,7 @@ def run(spec: GpuSpec, work: Work, clock_mhz: float, activity: float = 1.0) -> S
     of events, 1 for random data."""
     energy = power.compute_dynamic_energy(spec, work.events)
     dynamic = power.DynamicEnergy(activity * energy.core_j, energy.memory_j)
-    return find_steady_state(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
+    return compute_steady_state(spec, Todo(((work.events, work.resident),), dynamic, (1.0,)), clock_mhz)
 
 
 def predict_watts(spec: GpuSpec, state: SteadyState) -> float:

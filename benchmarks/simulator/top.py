@@ -231,7 +231,7 @@ def measure_direct_reads(space: Space, seed: int) -> dict[str, Any]:
     candidates = np.flatnonzero(space.unfitted & ~space.staged)
     drawn = np.random.default_rng(seed).permutation(candidates)[:DIRECT_SAMPLE]
     logs = np.log(space.predict_times(at_boost=False)[drawn] / space.seconds[drawn])
-    distances = np.array([find_lane_distance(space.configurations[i]) for i in drawn], dtype=np.float64)
+    distances = np.array([compute_lane_distance(space.configurations[i]) for i in drawn], dtype=np.float64)
     line: dict[str, Any] = {"device": space.recording.device, "kernels": len(drawn), "pass": None}
     if len(drawn) < MIN_DIRECT:
         return line
@@ -246,7 +246,7 @@ def measure_direct_reads(space: Space, seed: int) -> dict[str, Any]:
     }
 
 
-def find_lane_distance(one: Xgemm) -> int:
+def compute_lane_distance(one: Xgemm) -> int:
     """Elements between the addresses of neighbouring lanes, the larger of the operands read directly."""
     operands = (
         (one.sa, one.strm, one.vwm, one.mwg // one.mdimc),

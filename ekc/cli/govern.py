@@ -320,7 +320,7 @@ def _govern_simulated(
     kind: str, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> tuple[list[GovernorLog], SimulatedTruth | None]:
     """Govern a simulated job; returns its log and what is true of it. Advice alone has no truth to tell."""
-    from ekc.governor.accounting import find_truth
+    from ekc.governor.accounting import compute_truth
     from ekc.governor.advise import advise
     from ekc.governor.live.group import GovernedUnit, make_simulated_unit
     from ekc.governor.live.session import GovernorSession
@@ -339,7 +339,7 @@ def _govern_simulated(
                 return run_governor(probe, actuator, policy, hear)
             return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
 
-        return GovernorSession([unit], run, lines).wait(), find_truth(unit.probe, policy)
+        return GovernorSession([unit], run, lines).wait(), compute_truth(unit.probe, policy)
     nothing = NullActuator(unit.actuator.list_offered(), simulated=True)
     watched = GovernedUnit(unit.name, unit.probe, nothing)
     return GovernorSession([watched], lambda p, a, hear: advise(p, nothing, policy, hear), lines).wait(), None

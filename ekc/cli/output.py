@@ -244,7 +244,7 @@ EXIT_INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 
-def find_exit_status(result: TuningResult | ModelResult) -> int:
+def derive_exit_status(result: TuningResult | ModelResult) -> int:
     """Exit status of a tuning run: `EXIT_INTERRUPTED` if Ctrl-C ended it, although it has a best so far."""
     from ekc.search.data.result import INTERRUPTED
 

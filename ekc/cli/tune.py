@@ -20,7 +20,7 @@ from ekc.cli.output import (
     EXIT_BAD_INPUT,
     FILE,
     cubin_option,
-    find_exit_status,
+    derive_exit_status,
     format_functions,
     format_library,
     json_option,
@@ -293,7 +293,7 @@ def _tune_one(
         from ekc.search.run_data.from_result import collect_run
 
         log(format_report(report, write_report(report, [collect_run(result)])))
-    return find_exit_status(result)
+    return derive_exit_status(result)
 
 
 def tune_layers(
@@ -332,7 +332,7 @@ def tune_layers(
         page = result.make_report()
         page.write(report)
         log(format_report(report, page))
-    if status := find_exit_status(result):
+    if status := derive_exit_status(result):
         log("ekc: interrupted")
         return status
     return EXIT_BAD_INPUT if failed else 0

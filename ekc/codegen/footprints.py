@@ -16,7 +16,7 @@ from ekc.ir.hardware.memory import PAIR_BYTES, SECTOR_BYTES
 from ekc.ir.lowering.memory_access import (
     IndexForms,
     count_block_elements,
-    find_block_region,
+    derive_block_region,
     find_global_reads,
     find_global_writes,
 )
@@ -43,7 +43,7 @@ def _make_footprint(kernel: LaunchTree, tensor: str, kind: str, forms: IndexForm
     spec, nest = kernel.tensors[tensor], kernel.nest
     used = {name for read in forms for form in read for name in form.find_variables()}
     loops = tuple((int(x.extent), x.name in used) for x in kernel.block_loops)
-    region = find_block_region(forms, nest)
+    region = derive_block_region(forms, nest)
     if region is None or region.view is not None or _overlaps_edges(region):
         touched = _list_touched(kernel, forms, spec)
         if touched is None:

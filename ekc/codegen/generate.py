@@ -104,8 +104,8 @@ def format_header(schedule: Schedule) -> list[str]:
 
 
 def _make_launch(kernel: LaunchTree, name: str) -> Launch:
-    grid = tuple(int(kernel.find_level_extent(f"block.{d}")) for d in "xyz")
-    block = tuple(int(kernel.find_level_extent(f"thread.{d}")) for d in "xyz")
+    grid = tuple(int(kernel.compute_level_extent(f"block.{d}")) for d in "xyz")
+    block = tuple(int(kernel.compute_level_extent(f"thread.{d}")) for d in "xyz")
     # The tensors that it reads, in order of appearance, and the one that it writes.
     arguments = (*find_global_reads(kernel.nest), kernel.nest.output.name)
     return Launch(

@@ -34,7 +34,7 @@ _COPY_COMMENT = re.compile(
 )
 
 
-def find_step_lines(schedule: Schedule, source: str) -> tuple[int, ...]:
+def derive_step_lines(schedule: Schedule, source: str) -> tuple[int, ...]:
     """Find the number of the step, from 1, that each line of the CUDA text of a schedule comes from; 0 for a
     line that comes from none."""
     makers = _find_makers(schedule)

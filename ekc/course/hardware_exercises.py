@@ -79,7 +79,7 @@ def compute_warps(function: Callable[..., Any], random: Generator) -> Feedback:
 
 
 @exercise(5, "b", "text")
-def find_limit(answer: str) -> Feedback:
+def judge_limit(answer: str) -> Feedback:
     """The resource that limits a kernel with deep tiles and small blocks."""
     schedule = tiled(threads=(8, 8), depth=64)
     names, limit = ("warps", "blocks", "registers", "shared memory"), answer.strip().lower()
@@ -264,7 +264,7 @@ def beat_tensor_product(answer: Schedule) -> Feedback:
 
 
 @exercise(7, "d", "function")
-def find_lane(function: Callable[..., Any], random: Generator) -> Feedback:
+def judge_lane(function: Callable[..., Any], random: Generator) -> Feedback:
     """Lane of an element."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -323,7 +323,7 @@ def share_of_work(answer: float) -> Feedback:
 
 
 @exercise(8, "c", "number")
-def find_best_clock(answer: float) -> Feedback:
+def judge_best_clock(answer: float) -> Feedback:
     """Clock of least energy."""
     figures = measure_clocks(tiled(threads=(8, 8)))
     best = min(figures, key=lambda mhz: figures[mhz].mj)

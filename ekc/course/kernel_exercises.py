@@ -13,9 +13,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ekc.course.answers import Feedback, exercise, is_near, judge_function, judge_number, right, wrong
-from ekc.course.ladder import SIZE, count, find_warp_shape, measure, rung, tiled
+from ekc.course.ladder import SIZE, count, measure, measure_warp_shape, rung, tiled
 from ekc.errors import ScheduleError
-from ekc.ir.drawing.ownership import find_block_tile
+from ekc.ir.drawing.ownership import compute_block_tile
 from ekc.ir.hardware.target import find_capabilities
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operators import matmul
@@ -57,7 +57,7 @@ def count_blocks(answer: float) -> Feedback:
 
 
 @exercise(1, "b", "text")
-def find_unbindable_loop(answer: str) -> Feedback:
+def judge_unbindable_loop(answer: str) -> Feedback:
     """The loop that no block can have."""
     op = matmul(SIZE, SIZE, SIZE)
     names = [axis.name for axis in op.computes[0].axes]
@@ -115,7 +115,7 @@ def shape_blocks(answer: Schedule) -> Feedback:
             f"The threads are right. Your grid is {launch.grid}. Bind both outer loops to blocks, and the "
             "rows of a tile to thread.y."
         )
-    place = find_block_tile(derive_launches(answer.program)[0]).index
+    place = compute_block_tile(derive_launches(answer.program)[0]).index
     if len(place) != rows * columns or tuple(np.ptp(place, axis=0)) != (rows - 1, columns - 1):
         return wrong(
             "The elements of your first block are no tile of 8 x 32 neighbours. Bind the inner loops of both "
@@ -125,7 +125,7 @@ def shape_blocks(answer: Schedule) -> Feedback:
 
 
 @exercise(2, "a", "text")
-def find_strided_tensor(answer: str) -> Feedback:
+def judge_strided_tensor(answer: str) -> Feedback:
     """The tensor that the naive kernel reads in many sectors."""
     tensor = answer.strip().upper()
     if tensor not in ("A", "B"):
@@ -179,7 +179,7 @@ def shape_warp(answer: Schedule) -> Feedback:
     if found.counters.shared_requests:
         return wrong("Your kernel uses shared memory. Leave cache_read out.")
     sectors = sorted(found.sectors_of_loads())
-    rows, columns = find_warp_shape(answer)
+    rows, columns = measure_warp_shape(answer)
     if sectors == [1, 4] and rows == 1:
         return right(f"Figures: {measure(answer)}.")
     shown = " and ".join(f"{s:g}" for s in sectors)
@@ -226,7 +226,7 @@ def count_shared_bytes(answer: float) -> Feedback:
 
 
 @exercise(3, "b", "function")
-def find_bank(function: Callable[..., Any], random: Generator) -> Feedback:
+def judge_bank(function: Callable[..., Any], random: Generator) -> Feedback:
     """Bank of an element of a tile."""
 
     def explain(arguments: tuple[Any, ...], value: Any) -> str:
@@ -320,7 +320,7 @@ def compute_reuse(function: Callable[..., Any], random: Generator) -> Feedback:
 
 
 @exercise(4, "c", "number")
-def find_vector_limit(answer: float) -> Feedback:
+def judge_vector_limit(answer: float) -> Feedback:
     """Elements that one load may take from a column of a tile that is not transposed."""
     tiles = tiled(vector=1, stages=1)
     steps = [

@@ -19,7 +19,7 @@ from ekc.devices.simulated.specs import SPECS, Capability
 from ekc.emulator import Counters
 from ekc.emulator.launch import launch
 from ekc.errors import InvalidInput
-from ekc.ir.drawing.ownership import find_block_tile
+from ekc.ir.drawing.ownership import compute_block_tile
 from ekc.ir.dtypes import parse_dtype
 from ekc.ir.hardware.memory import WARP
 from ekc.ir.lowering.lower import derive_launches
@@ -118,9 +118,9 @@ class BlockCounts:
         return format_table(headers, rows, f"{title}\n")
 
 
-def find_warp_shape(schedule: Schedule) -> tuple[int, int]:
+def measure_warp_shape(schedule: Schedule) -> tuple[int, int]:
     """Rows and columns of C that the first warp of a block computes."""
-    tile = find_block_tile(derive_launches(schedule.program)[0])
+    tile = compute_block_tile(derive_launches(schedule.program)[0])
     index = tile.index[tile.thread < WARP]
     return len(np.unique(index[:, 0])), len(np.unique(index[:, 1]))
 

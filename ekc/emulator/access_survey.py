@@ -26,7 +26,7 @@ from ekc.emulator.memory import AddressProbe
 from ekc.emulator.plan import LaunchPlan
 from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.ptx.address_slice import slice_addresses
-from ekc.ptx.cfg import Block, find_loop_ranges
+from ekc.ptx.cfg import Block, derive_loop_ranges
 from ekc.ptx.parser import parse_module
 
 LOOP_TRIPS = 2
@@ -117,7 +117,7 @@ def decode_address_slice(ptx: str, name: str) -> DecodedKernel:
 def _find_loop_exits(blocks: Sequence[Block]) -> dict[int, tuple[int, bool]]:
     """Block -> first block of the innermost loop that its branch may leave, and whether the taken branch
     does."""
-    ends = dict(find_loop_ranges((one.number, target) for one in blocks for target in one.exit.targets))
+    ends = dict(derive_loop_ranges((one.number, target) for one in blocks for target in one.exit.targets))
     exits = {}
     for one in blocks:
         if one.exit.kind != "branch":

@@ -44,7 +44,7 @@ class GlobalAccess(Access):
         first = self.probe.element_indices(cell_bytes) + self.offset // cell_bytes
         return [first + k for k in range(self.site.bytes_per_lane // cell_bytes)]
 
-    def find_changed(self, values: tuple[Any, ...]) -> list[Any]:
+    def compare_with_memory(self, values: tuple[Any, ...]) -> list[Any]:
         """For each element of a store, whether memory has another value, lane by lane."""
         return [self.read(k) != v for k, v in enumerate(values)]
 
@@ -142,7 +142,7 @@ class BlockConflicts:
             if not self.has_fences:
                 self.check_atomic(access)
             return
-        changed, writers = access.find_changed(values), self.make_marks("wrote")
+        changed, writers = access.compare_with_memory(values), self.make_marks("wrote")
         plain = ("wrote",) if self.has_fences else ("wrote", "read")
         is_apart = ~np.isin(access.blocks, self.synchronized_blocks) if self.has_fences else True
         for k, cells in enumerate(access.list_cell_columns(self.cell_bytes)):
@@ -157,7 +157,7 @@ class BlockConflicts:
         if access.site.is_volatile:
             return
         first = access.probe.element_indices(self.cell_bytes)
-        for k, changed in enumerate(access.find_changed(values)):
+        for k, changed in enumerate(access.compare_with_memory(values)):
             if not changed.any():
                 continue
             writer = self.marks["wrote"].take(

@@ -15,7 +15,7 @@ from ekc.emulator.numerics.fma import bf16_to_f32, f32_to_bf16
 from ekc.emulator.numerics.rounding import (
     Array,
     canonicalize_nan,
-    find_sum_error,
+    compute_sum_error,
     flush,
     flush_operand,
     narrow_bf16,
@@ -65,7 +65,7 @@ def _fma64(a: Any, b: Any, c: Any) -> Any:
     bh = b * split - (b * split - b)
     low = ((ah * bh - product) + ah * (b - bh) + (a - ah) * bh) + (a - ah) * (b - bh)
     total = product + c
-    exact = total + (find_sum_error(total, product, c) + low)
+    exact = total + (compute_sum_error(total, product, c) + low)
     return np.where(np.isfinite(exact), exact, total)
 
 

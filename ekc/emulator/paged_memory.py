@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ekc.emulator.memory import Access, AddressProbe, AddressSpace, Allocation, Index
 from ekc.errors import EkcError
-from ekc.host_memory import find_free_memory, format_bytes
+from ekc.host_memory import format_bytes, measure_free_memory
 
 PAGE_BYTES = 1 << 10
 """Bytes of a page: a few rows of a tile, so that one that is read by columns does not bring in its rows."""
@@ -112,12 +112,12 @@ class PagedAddressSpace(AddressSpace):
             return access
         inside = self._find_source(int(address.min()), int(address.max()))
         if inside is not None:
-            base = self._find_pool_offsets(inside, address) - address
+            base = self._compute_pool_offsets(inside, address) - address
             return Access(site, AddressProbe(self, address, base, act), 0)
         place, which = np.empty_like(address), np.searchsorted(self._source_starts, address, side="right") - 1
         for number in np.unique(which).tolist():
             mine = which == number
-            place[mine] = self._find_pool_offsets(number, address[mine])
+            place[mine] = self._compute_pool_offsets(number, address[mine])
         return Access(site, AddressProbe(self, address, place - address, act), 0)
 
     def write_back(self) -> None:
@@ -132,7 +132,7 @@ class PagedAddressSpace(AddressSpace):
         first, last = np.searchsorted(self._source_starts, (low, high), side="right").tolist()
         return first - 1 if first == last else None
 
-    def _find_pool_offsets(self, number: int, address: Index) -> Index:
+    def _compute_pool_offsets(self, number: int, address: Index) -> Index:
         """Offsets in the pool of the bytes at some addresses of a source."""
         places = self._page_slots[number]
         if places is None:
@@ -157,7 +157,7 @@ class PagedAddressSpace(AddressSpace):
     def _grow_pool(self, pages: int) -> None:
         """Grow the pool to at least `pages` pages, and at least to twice its size."""
         before, size = self.bytes, max(pages * PAGE_BYTES, 2 * self.bytes.size)
-        needed, left = int(size * (1 + self.shadow_bytes_per_byte)), find_free_memory()
+        needed, left = int(size * (1 + self.shadow_bytes_per_byte)), measure_free_memory()
         if needed > left.bytes:
             raise EkcError(
                 f"memory: the blocks that run touch more than {format_bytes(before.size)}, to hold it needs "

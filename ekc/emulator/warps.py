@@ -40,7 +40,7 @@ class WarpUnit:
 
     def shuffle(self, site_number: int, mode: str, a: Any, b: Any, c: Any, mask: Any) -> tuple[Any, Any]:
         """`shfl.sync`."""
-        source, valid = warp.find_shuffle_source(mode, self.lane_in_warp, b, c)
+        source, valid = warp.compute_shuffle_source(mode, self.lane_in_warp, b, c)
         place = self.lane_at_index[self.batch.lane_warps * WARP_SIZE + source]
         missing = place < 0
         if mask is not None:
@@ -145,7 +145,7 @@ class WarpUnit:
         keep = self.lane_in_warp[probe.lane_numbers(batch.all_lanes)] < 8 * count
         self.memory_unit.load(site_number, probe.select_lanes(0, keep), offset, tuple(rows))
         halves = self._stack_registers(rows).view(np.uint16).reshape(self.warp_count, WARP_SIZE, 8)
-        place = warp.find_ldmatrix_sources(count, is_transposed)
+        place = warp.compute_ldmatrix_sources(count, is_transposed)
         distributed = halves[:, place.lane, place.column].astype(np.uint32)
         words = distributed[..., 0] | (distributed[..., 1] << np.uint32(16))
         active = True if mask is None else mask

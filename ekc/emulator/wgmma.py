@@ -69,7 +69,7 @@ class WgmmaUnit:
             fields = wgmma.decode_descriptors(np.broadcast_to(row, self.batch.all_lanes.shape)[first])
             if fields.base_offset.any():
                 raise site.instruction.make_error("a descriptor with a base offset is not emulated")
-            addresses = wgmma.find_chunk_addresses(operand, fields)
+            addresses = wgmma.compute_chunk_addresses(operand, fields)
             if checks is not None:
                 checks.check_factor(site, what, operand, fields, addresses, groups, first)
             factors.append(self._read_factor(operand, addresses, first))

@@ -23,7 +23,7 @@ from ekc.explorer.steps import (
     Estimates,
     estimate_families,
     estimate_schedules,
-    find_legal_families,
+    list_legal_families,
     price_quantities,
 )
 from ekc.ir.analysis.analysis import analyse_program
@@ -205,7 +205,7 @@ def run_list_job(
     """(family number -> its legal entries, their estimated figures), for every `parts`-th family of the
     menu."""
     device = open_device(target)
-    families = find_legal_families(_read_schedule(schedule_json), device.limits, part, parts)
+    families = list_legal_families(_read_schedule(schedule_json), device.limits, part, parts)
     return {x.number: x.rows.tolist() for x in families}, estimate_families(families, device)
 
 

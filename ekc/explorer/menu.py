@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.ir.compute import TensorSpec
-from ekc.ir.divisions import find_quotient_period
+from ekc.ir.divisions import compute_quotient_period
 from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
 from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
@@ -119,7 +119,7 @@ def _list_loop_cuts(nest: Nest) -> Iterator[Family]:
     for loop in _list_serial_loops(nest):
         yield from _make_family(Split(loop.name, (Hole("n"),)), n=list_factors(loop.extent))
         if loop.name in nest.axis_forms and loop.name not in nest.divided_axes:
-            period = find_quotient_period(nest.compute, loop.name)
+            period = compute_quotient_period(nest.compute, loop.name)
             for by in range(period, loop.extent, period) if period > 1 else ():
                 if (by // period) & (by // period - 1) == 0:
                     yield Family((Divide(loop.name, by),))

@@ -75,7 +75,7 @@ class LegalFamily:
     """The legal entries."""
 
 
-def find_legal_families(
+def list_legal_families(
     schedule: Schedule, limits: LaunchLimits, part: int = 0, parts: int = 1
 ) -> list[LegalFamily]:
     """The menu of a schedule, filtered by the rules of the target; of the families, one part of several."""

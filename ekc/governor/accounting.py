@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ekc.governor.decision import find_static
+from ekc.governor.decision import choose_static
 from ekc.governor.event_records import Event, format_settings
 from ekc.governor.phase import Phase
 from ekc.governor.protocols import Settings
@@ -114,7 +114,7 @@ def account_savings(phases: Sequence[Phase], policy: Policy, at_s: float, joules
         works.append((phase, work_j))
         saved, variance = saved + phase_saved, variance + phase_error**2
         cost += work_j * estimate_saving(phase, phase.choice).saving - phase_saved
-    static = find_static_limit(works, policy, joules + saved)
+    static = choose_static_limit(works, policy, joules + saved)
     return Accounted(at_s, joules, saved, Z_95 * float(np.sqrt(variance)), cost, static)
 
 
@@ -148,7 +148,7 @@ def _compute_saving_error(outcome: DefaultComparison) -> float:
     return float(np.hypot((1 - outcome.saving) * outcome.power_error, of_time))
 
 
-def find_static_limit(
+def choose_static_limit(
     works: Sequence[tuple[Phase, float]], policy: Policy, default_j: float
 ) -> StaticLimit | None:
     """The best limit for all phases together at the default memory clock, each with the joules that its work
@@ -163,7 +163,7 @@ def find_static_limit(
     saving = work @ np.array([c.saving for c in curves]) / default_j
     slowdown = work_s @ np.array([c.slowdown for c in curves]) / work_s.sum()
     error = np.sqrt(work**2 @ np.array([c.saving_std for c in curves]) ** 2) / default_j
-    place = find_static(policy, slowdown, saving, default_j, work_s.sum())
+    place = choose_static(policy, slowdown, saving, default_j, work_s.sum())
     if place is None:
         return StaticLimit(Settings(), 0.0, 0.0, 0.0)
     settings = works[0][0].search.control.make_settings(values[place])
@@ -261,15 +261,15 @@ class SimulatedTruth:
         ]
 
 
-def find_truth(run: SimulatedRun, policy: Policy) -> SimulatedTruth:
+def compute_truth(run: SimulatedRun, policy: Policy) -> SimulatedTruth:
     """The truth of a run that has ended."""
     costs = compute_costs(run.job)
     default_j = float(costs.joules[:, -1, -1].sum())
-    static = find_true_static(run.job, policy)
+    static = compute_true_static(run.job, policy)
     return SimulatedTruth(default_j - run.true_j, 1 - run.true_j / default_j, *static)
 
 
-def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float, float]:
+def compute_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float, float]:
     """(settings, saving, slowdown) of the best SM clock for the whole job, at the default memory clock."""
     costs = compute_costs(job)
     seconds, joules = costs.seconds[:, -1, :].sum(axis=0), costs.joules[:, -1, :].sum(axis=0)
@@ -277,7 +277,7 @@ def find_true_static(job: SimulatedJob, policy: Policy) -> tuple[Settings, float
     is_paused = np.array([stage.is_paused for stage in job.stages])[job.stage_indices]
     worked_s = float(seconds[-1]) - float(job.seconds[is_paused].sum())
     slowdown, saving = (seconds - seconds[-1]) / worked_s, 1 - joules / joules[-1]
-    place = find_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
+    place = choose_static(policy, slowdown, saving, float(joules[-1]), float(seconds[-1]))
     if place is None or place == len(seconds) - 1:
         return Settings(), 0.0, 0.0
     clock = int(job.card.list_sm_clocks_mhz()[place])

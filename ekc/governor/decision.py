@@ -87,7 +87,7 @@ def compute_power_share(slowdown: Shares, saving: Shares) -> Values:
     return np.asarray((1 - np.asarray(saving)) / (1 + np.asarray(slowdown)))
 
 
-def find_static(
+def choose_static(
     policy: Policy, slowdown: Values, saving: Values, default_j: float, default_s: float
 ) -> int | None:
     """Place of the best limit for a whole job that takes `default_j` in `default_s` at the default; None
@@ -152,7 +152,7 @@ class LimitSearch:
         response = self.fit_response(readings)
         place = self._find_best_place(response, self.is_checked or only_advise)
         if not only_advise:
-            place = max(place, self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR))
+            place = max(place, self.compute_lowest_reachable(readings, MAX_CHOICE_FACTOR))
         if self.is_default_within_cap() or response.values[place] >= self.get_default_limit(readings):
             return None
         is_better = compute_score(self.policy, response.slowdown[place], response.saving[place]) < 1
@@ -206,10 +206,10 @@ class LimitSearch:
             return None
         response = self.fit_response(readings)
         best = self._find_best_place(response, self.is_checked)
-        lowest = self.find_lowest_reachable(readings, MAX_STEP_FACTOR)
+        lowest = self.compute_lowest_reachable(readings, MAX_STEP_FACTOR)
         can_read = self.values < self.get_default_limit(readings)
         can_read[:lowest] = False
-        choice = max(best, self.find_lowest_reachable(readings, MAX_CHOICE_FACTOR))
+        choice = max(best, self.compute_lowest_reachable(readings, MAX_CHOICE_FACTOR))
         gains = np.where(can_read, self._estimate_gains(response, choice, of_default=False), 0.0)
         by_default = np.where(can_read, self._estimate_gains(response, choice, of_default=True), 0.0).max()
         place = int(gains.argmax())
@@ -257,7 +257,7 @@ class LimitSearch:
         best[choice] = 0.0
         return best
 
-    def find_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
+    def compute_lowest_reachable(self, readings: PhaseReadings, factor: float) -> int:
         """Place of the lowest value whose lengthening is at most `factor` times the largest one measured, or
         of the next value below those measured."""
         base, tried = self.get_default_limit(readings), self.list_tried_values(readings)

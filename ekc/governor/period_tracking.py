@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.governor.samples import SensorSamples, Values, drop_stretches, find_pauses, shift_times
+from ekc.governor.samples import SensorSamples, Values, detect_pauses, drop_stretches, shift_times
 
 MAX_HARMONICS = 8
 MAX_HARMONIC_HZ = 4.5
@@ -73,11 +73,11 @@ def _normalise_signals(samples: SensorSamples) -> Values:
     return np.nan_to_num(rows)
 
 
-def find_period_near(
+def track_period_near(
     samples: SensorSamples, expected_s: float, min_ratio: float, max_ratio: float
 ) -> TrackedPeriod | None:
     """The period between two multiples of `expected_s`; None where the samples are too short."""
-    pauses = find_pauses(samples, expected_s)
+    pauses = detect_pauses(samples, expected_s)
     samples = drop_stretches(samples, pauses) if len(pauses) else samples
     if len(samples) < MIN_READINGS:
         return None
@@ -87,7 +87,7 @@ def find_period_near(
         return None
     max_ratio = min(max_ratio, longest)
     even, rows = interpolate_signals(samples)
-    first_s, clarity = find_strongest_period(rows, expected_s, min_ratio, max_ratio)
+    first_s, clarity = measure_strongest_period(rows, expected_s, min_ratio, max_ratio)
     window_s = first_s * np.ceil(MIN_WINDOW_S / first_s)
     # Near a cut, and at both ends, means over a window are of less than one.
     half = int(window_s / GRID_STEP_S / 2)
@@ -196,7 +196,7 @@ def _count_harmonics(period_s: float) -> int:
     return int(min(MAX_HARMONICS, max(1, MAX_HARMONIC_HZ * period_s)))
 
 
-def find_strongest_period(
+def measure_strongest_period(
     rows: Values, expected_s: float, min_ratio: float, max_ratio: float
 ) -> tuple[float, float]:
     """(period whose harmonics have most power together, share of the variance that they explain)."""

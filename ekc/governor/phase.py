@@ -12,7 +12,7 @@ from ekc.governor.decision import LimitSearch, compute_score, compute_violation
 from ekc.governor.event_records import Checked, Chosen, Measured, PeriodFound
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
 from ekc.governor.period import find_period
-from ekc.governor.period_tracking import find_period_near
+from ekc.governor.period_tracking import track_period_near
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressSource,
@@ -95,7 +95,7 @@ class Phase:
         if self.progress.kind != "period":
             return None
         expected = 1 + self.predict_choice().slowdown
-        found = find_period_near(samples, self.progress.period_s * expected, 0.97, 1.03)
+        found = track_period_near(samples, self.progress.period_s * expected, 0.97, 1.03)
         if found is None:
             return None
         if found.clarity >= MIN_CLARITY:

@@ -10,13 +10,13 @@ from typing import Literal
 import numpy as np
 
 from ekc.governor.period import PeriodRecording, detect_period
-from ekc.governor.period_tracking import find_period_near
+from ekc.governor.period_tracking import track_period_near
 from ekc.governor.readings import NOT_MEASURED, ProgressRate
 from ekc.governor.samples import (
     SensorSamples,
     Values,
     cut_pauses,
-    find_pauses,
+    detect_pauses,
     finite_mean,
     shift_times,
 )
@@ -96,7 +96,7 @@ def choose_progress_source(found: PeriodRecording) -> ProgressSource:
     """The source of progress of a job without hooks, recorded at the default limits."""
     period, samples = found.period, found.samples
     if period.verdict in ("periodic", "multiple"):
-        tracked = find_period_near(samples, period.seconds, 0.9, 1.1)
+        tracked = track_period_near(samples, period.seconds, 0.9, 1.1)
         if tracked is not None and tracked.clarity >= MIN_CLARITY:
             usual = VarianceRate(DEFAULT_JITTER**2 * tracked.seconds, 1)
             return ProgressSource("period", tracked.seconds, period.verdict, usual, usual)
@@ -139,10 +139,10 @@ def _measure_beats(
 ) -> tuple[ProgressRate, ProgressSource]:
     """Progress rate by beats alone: steps or periods."""
     if source.kind == "steps":
-        return _measure_step_rate(source, _skip_pauses(steps, find_pauses(samples, source.period_s)))
+        return _measure_step_rate(source, _skip_pauses(steps, detect_pauses(samples, source.period_s)))
     if source.kind != "period":
         return ProgressRate(), source
-    found = find_period_near(samples, source.period_s, 0.95, 1.05 * max_stretch)
+    found = track_period_near(samples, source.period_s, 0.95, 1.05 * max_stretch)
     if found is None or found.clarity < MIN_CLARITY / 2:
         return ProgressRate(), source
     source = replace(

@@ -75,7 +75,7 @@ def concatenate_samples(first: SensorSamples, second: SensorSamples) -> SensorSa
     )
 
 
-def find_pauses(samples: SensorSamples, period_s: float) -> Values:
+def detect_pauses(samples: SensorSamples, period_s: float) -> Values:
     """Pauses of a job with iterations of `period_s`: (pauses, 2), begin and end in seconds; none where idle
     stretches are parts of the iterations, or `period_s` is NaN."""
     if not period_s > 0:
@@ -94,7 +94,7 @@ def find_pauses(samples: SensorSamples, period_s: float) -> Values:
 def cut_pauses(samples: SensorSamples, period_s: float) -> SensorSamples:
     """The samples without pauses, as if what follows a pause had followed at once; all of them where
     `period_s` is NaN."""
-    pauses = find_pauses(samples, period_s)
+    pauses = detect_pauses(samples, period_s)
     return samples if not len(pauses) else drop_stretches(samples, pauses)
 
 

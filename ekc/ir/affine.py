@@ -155,7 +155,7 @@ def find_atom_variables(atom: Atom) -> frozenset[str]:
     return frozenset((atom,)) if isinstance(atom, str) else atom.find_variables()
 
 
-def find_atom_range(atom: Atom, extents: Mapping[str, Extent]) -> tuple[Extent, Extent]:
+def compute_atom_range(atom: Atom, extents: Mapping[str, Extent]) -> tuple[Extent, Extent]:
     """Smallest and largest value of an atom (both inclusive); each variable runs over [0, extent)."""
     if isinstance(atom, str):
         return 0, extents[atom] - 1
@@ -170,7 +170,7 @@ def find_range(form: AffineForm, extents: Mapping[str, Extent]) -> tuple[Extent,
     """Smallest and largest value of a form (both inclusive)."""
     low = high = form.const
     for atom, coefficient in form.terms:
-        first, last = find_atom_range(atom, extents)
+        first, last = compute_atom_range(atom, extents)
         a, b = coefficient * first, coefficient * last
         low, high = low + min_extent(a, b), high + max_extent(a, b)
     return low, high
@@ -207,15 +207,15 @@ def ceil_div(a: Extent, b: Extent) -> Extent:
     return -(-a // b)
 
 
-def find_carry_period(atom: QuasiAffine, name: str) -> Extent:
+def compute_carry_period(atom: QuasiAffine, name: str) -> Extent:
     """The number of steps of a variable after which a quotient changes, or a remainder starts again."""
     within, before = find_enclosing_quasi(atom.inner, name), 1
     if within is None:
         step = abs(dict(atom.inner.terms).get(name, 1))
         return atom.divisor // max_extent(step, 1)
     if within.op == "//":
-        before = find_carry_period(within, name)
-    return min_extent(before * atom.divisor, find_carry_period(within, name))
+        before = compute_carry_period(within, name)
+    return min_extent(before * atom.divisor, compute_carry_period(within, name))
 
 
 def find_enclosing_quasi(form: AffineForm, name: str) -> QuasiAffine | None:
@@ -225,12 +225,12 @@ def find_enclosing_quasi(form: AffineForm, name: str) -> QuasiAffine | None:
     return next((a for a, _ in form.terms if isinstance(a, QuasiAffine) and name in a.find_variables()), None)
 
 
-def find_displacement(form: AffineForm, name: str, steps: Extent) -> Extent:
+def compute_displacement(form: AffineForm, name: str, steps: Extent) -> Extent:
     """The change of a form when one variable goes from 0 to `steps` and the others stay 0."""
     total: Extent = 0
     for atom, coefficient in form.terms:
         if isinstance(atom, QuasiAffine):
-            inner = find_displacement(atom.inner, name, steps)
+            inner = compute_displacement(atom.inner, name, steps)
             total = total + coefficient * (inner // atom.divisor if atom.op == "//" else inner % atom.divisor)
         elif atom == name:
             total = total + coefficient * steps

@@ -16,7 +16,7 @@ from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_range, to_
 from ekc.ir.compute import Compute
 
 
-def find_quotient_period(compute: Compute, axis: str) -> int:
+def compute_quotient_period(compute: Compute, axis: str) -> int:
     """The least common period of all quotients and remainders of an axis alone, in steps; 1 without any."""
     own = (e for e in _iterate_quotients(compute) if ex.find_variables(e) == {axis})
     return math.lcm(*(_find_form_period(to_affine(e, {}))[0] for e in own))

@@ -18,7 +18,7 @@ from ekc.ir.hardware.cp_async import count_pending_groups, count_tiles_ahead
 from ekc.ir.hardware.wgmma import WgmmaFamily
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess, substitute_access
-from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
+from ekc.ir.lowering.fragments import count_fragments_per_load, derive_ldmatrix_fit
 from ekc.ir.lowering.implicit_gemm import ImplicitGemmView
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
@@ -156,7 +156,7 @@ def _format_stage(kernel: LaunchTree, node: tree.StageNode) -> TextLine:
 
 
 def _format_fragment(kernel: LaunchTree, node: tree.FragmentNode) -> TextLine:
-    fits, pair = find_ldmatrix_fit(node), int(count_fragments_per_load(node))
+    fits, pair = derive_ldmatrix_fit(node), int(count_fragments_per_load(node))
     if not fits.is_possible:
         count = node.registers_per_lane * node.fragment_count
         how = f"{count} x {node.instruction.elements_per_register} {node.source.dtype}"
@@ -264,7 +264,7 @@ def _format_tile_box(tile: Buffer, region: Region) -> str:
                 spans.append(_format_span(region.find_outer_coordinate(s), joint))
         along = _find_segments_along(tile.region, dim)
         if along:
-            start = tile.region.find_offset(region.find_printed_start(), dim)
+            start = tile.region.compute_offset(region.find_printed_start(), dim)
             unit = along[-1].stride
             terms = tuple((a, c // unit) for a, c in start.terms if a not in printed)
             start = AffineForm(terms, start.const // unit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ekc.errors import InvalidInput
-from ekc.host_memory import find_free_memory, format_bytes
+from ekc.host_memory import format_bytes, measure_free_memory
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
 from ekc.ir.graph import OperatorGraph
@@ -17,7 +17,7 @@ TensorDimension = tuple[str, int]
 """A tensor's name, and the number of one of its dimensions."""
 
 
-def find_largest_extent(op: OperatorGraph, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
+def compute_largest_extent(op: OperatorGraph, sizes: Mapping[str, int], limit: int) -> tuple[str, int] | None:
     """The axis that has to shrink least, and the largest extent of it with which tensors of these `sizes`
     take at most `limit` bytes; None where no single axis is enough. Tensors shrink in proportion."""
     found = []
@@ -93,7 +93,7 @@ def check_memory_fits(
     whose limit it is, and `otherwise` what else would do."""
     if sum(needed.values()) <= limit:
         return
-    largest = find_largest_extent(op, needed, limit)
+    largest = compute_largest_extent(op, needed, limit)
     advice = f"use {largest[0]} <= {largest[1]}" if largest else "use smaller extents"
     raise InvalidInput(
         f"memory: {label} needs {format_byte_total(needed)}, {limit_text}; {advice}{alternative}"
@@ -105,7 +105,7 @@ def check_host_memory(
 ) -> None:
     """The same for the memory that this host has left, where each tensor is held some times its size."""
     needed = {name: int(often * op.tensors[name].bytes) for name, often in copy_counts.items()}
-    left = find_free_memory()
+    left = measure_free_memory()
     check_memory_fits(op, label, needed, left.bytes, f"this host has {left}", alternative)
 
 

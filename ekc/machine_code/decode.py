@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ptx.cfg import find_loop_ranges
+from ekc.ptx.cfg import derive_loop_ranges
 
 INSTRUCTION_BYTES = 16
 _OPCODE_BITS, _GUARD_SHIFT, _NO_GUARD, _THREE_REGISTERS = 9, 12, 7, 1
@@ -88,7 +88,7 @@ class MachineCode:
         """First and last position of each loop, outer loops first. The branch to itself at the end of a
         function is none."""
         edges = ((branch, target) for branch, target in self.targets.items() if target != branch)
-        return tuple(find_loop_ranges(edges))
+        return tuple(derive_loop_ranges(edges))
 
 
 def decode_functions(cubin: bytes, arch: str) -> dict[str, MachineCode]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.machine_code.decode import MachineCode
-from ekc.ptx.cfg import find_loop_ranges, split_blocks
+from ekc.ptx.cfg import derive_loop_ranges, split_blocks
 from ekc.ptx.counting.counts import list_counts
 from ekc.ptx.module import KernelText
 
@@ -121,7 +121,7 @@ def _build_ptx_loops(kernel: KernelText, runs_by_line: Mapping[int, float]) -> _
                     executed[block.number + 1, places[kept]] += times * amount
     sums = np.cumsum(executed, axis=0)
     loops = [_Loop(0, len(blocks) - 1, sums[-1])]
-    for first, last in find_loop_ranges((b.number, target) for b in blocks for target in b.exit.targets):
+    for first, last in derive_loop_ranges((b.number, target) for b in blocks for target in b.exit.targets):
         if runs[first]:
             loops.append(_Loop(first, last, (sums[last + 1] - sums[first]) / runs[first], float(runs[first])))
     return _nest(loops)

@@ -196,13 +196,13 @@ def count_machine_code(
         instructions=float(runs.sum()),
         integers=sum_runs(*INTEGER_NAMES),
         integer_products=sum_runs("IMAD"),
-        bank_conflicts=float(runs[find_bank_conflicts(code)].sum()),
+        bank_conflicts=float(runs[mark_bank_conflicts(code)].sum()),
         local_requests=sum_runs("LDL", "STL"),
         path_cycles=measure_path(code, runs),
     )
 
 
-def find_bank_conflicts(code: MachineCode) -> NDArray[np.bool_]:
+def mark_bank_conflicts(code: MachineCode) -> NDArray[np.bool_]:
     """Where three operands of an FFMA come out of one bank, [n]. An operand that the instruction before left
     in the cache of operands comes from there."""
     kept = np.zeros_like(code.is_kept)

@@ -42,7 +42,7 @@ few steps."""
 
 def build_model(graph: Graph) -> Model:
     """The model to tune. Raises `InvalidInput` where no layer covers anything."""
-    model, uncovered = find_layers(graph)
+    model, uncovered = derive_layers(graph)
     if model.layers:
         return model
     if not uncovered:
@@ -53,7 +53,7 @@ def build_model(graph: Graph) -> Model:
     raise InvalidInput(f"{graph.name}: no layer to tune; {first.target} ({first.name}): {first.reason}")
 
 
-def find_layers(graph: Graph) -> tuple[Model, tuple[UncoveredNode, ...]]:
+def derive_layers(graph: Graph) -> tuple[Model, tuple[UncoveredNode, ...]]:
     """The model of a graph, which may have no layer, and every node that none covers: constants folded,
     patterns recognised, elementwise nodes fused into layers, equal layers once."""
     budget = UnpackBudget(UNPACKED_BYTES + GROWTH * graph.file_bytes)
@@ -157,7 +157,7 @@ def fuse_graph(graph: Graph) -> tuple[FusedGraph, tuple[UncoveredNode, ...]]:
     plan.framework_reads.update(graph.outputs)
     for group in grouping.groups.values():
         _add_group(plan, group)
-    _find_nodes_that_stay(plan)
+    _note_nodes_that_stay(plan)
     _add_regions(plan)
     values = {**graph.values, **plan.constants}
     steps = [
@@ -196,7 +196,7 @@ def _add_group(plan: _Plan, group: LayerGroup) -> None:
     )
 
 
-def _find_nodes_that_stay(plan: _Plan) -> None:
+def _note_nodes_that_stay(plan: _Plan) -> None:
     """Reasons of pointwise nodes that are no expressions, and of those that read stored truth values."""
     values, users = plan.graph.values, plan.graph.users
     for node in plan.graph.nodes:
@@ -237,7 +237,7 @@ def _assign_regions(plan: _Plan) -> dict[str, list[Node]]:
     A node with one reader joins the operator of that reader. A move joins the operator of every reader. A
     value that is read from memory gets an operator of its own.
     """
-    values, must_store = plan.graph.values, _find_large_expressions(plan)
+    values, must_store = plan.graph.values, _list_large_expressions(plan)
     members: dict[str, list[Node]] = {}
     wanting: dict[str, set[str]] = {}
     for node in reversed(plan.graph.nodes):
@@ -283,7 +283,7 @@ def _keep_view(plan: _Plan, node: Node) -> bool:
     return node.output not in plan.stored
 
 
-def _find_large_expressions(plan: _Plan) -> set[str]:
+def _list_large_expressions(plan: _Plan) -> set[str]:
     """Values whose expressions would be too long to be written where they are read."""
     reads: dict[str, int] = {}
     depths: dict[str, int] = {}

@@ -142,14 +142,14 @@ def append_nodes(plan: LayerPlan, nodes: Sequence[Node], graph: Graph) -> tuple[
         return (op if op.outputs[0].dtype.name == output else plan.make_operator(output)), []
     check_read_count(nodes[-1].output, nodes[1:], _MAX_READS)
     chain = _Chain(plan, nodes, graph, plan.make_operator(None))
-    chain.roles.update(_find_roles(chain))
+    chain.roles.update(_choose_roles(chain))
     body = chain.write(None)
     result, axes = chain.result, chain.axes
     is_float = result.dtype.name in FLOAT_NAMES
     element = result.dtype.name if is_float else output
     _check_operands(chain, element)
     out = None if output == result.dtype.name else output
-    found = {x.name: _find_broadcast_shape(x, axes, result.shape) for x in chain.operands}
+    found = {x.name: _derive_broadcast_shape(x, axes, result.shape) for x in chain.operands}
     shapes = {name: shape for name, shape in found.items() if shape is not None}
     needs_index = any(node.attributes.get("function") == "causal_mask" for node in nodes)
     if needs_index or len(shapes) < len(found):
@@ -188,7 +188,7 @@ def _check_operands(chain: _Chain, element: str) -> None:
             raise InvalidInput(f"an epilogue of {element} with an input of {value.dtype.name}")
 
 
-def _find_broadcast_shape(
+def _derive_broadcast_shape(
     operand: _Operand, axes: Mapping[str, int], result: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """The shape that broadcasts an operand as its index does; None where no shape does."""
@@ -207,7 +207,7 @@ def _find_broadcast_shape(
     return tuple(e if d in places else 1 for d, e in enumerate(result) if d >= places[0])
 
 
-def _find_roles(chain: _Chain) -> dict[str, str]:
+def _choose_roles(chain: _Chain) -> dict[str, str]:
     """The name of the input for each value that the nodes read."""
     values, inside = chain.graph.values, {node.output for node in chain.nodes}
     roles = {} if chain.plan.bias is None else {chain.plan.bias: "bias"}
@@ -326,7 +326,7 @@ def _merge_dimension(shape: tuple[int, ...], load: ex.Load, axis: ex.Var) -> tup
 
 def _are_always_together(body: ex.Expr, a: str, b: str, specs: Specs, extents: Mapping[str, int]) -> bool:
     """Whether every read has the two axes side by side over whole dimensions, or neither of them."""
-    used = _find_value_variables(body)
+    used = _list_value_variables(body)
     if used & {a, b}:
         return False
     patterns: dict[str, tuple[int, ...]] = {}
@@ -348,13 +348,13 @@ def _are_always_together(body: ex.Expr, a: str, b: str, specs: Specs, extents: M
     return True
 
 
-def _find_value_variables(e: ex.Expr) -> frozenset[str]:
+def _list_value_variables(e: ex.Expr) -> frozenset[str]:
     """Axes that are values in an expression, and not only indices of reads."""
     if isinstance(e, ex.Load):
         return frozenset()
     if isinstance(e, ex.Var):
         return frozenset({e.name})
-    return frozenset().union(*map(_find_value_variables, ex.children(e)))
+    return frozenset().union(*map(_list_value_variables, ex.children(e)))
 
 
 def _number_axes(body: ex.Expr, extents: Mapping[str, int]) -> tuple[ex.Expr, dict[str, int]]:

@@ -111,7 +111,7 @@ def _replace_mask(edit: GraphEdit, node: Node) -> bool:
     if found is None or edit.values[found[0]].shape != shape:
         return False
     scores, kept = found
-    offset = _find_offset(kept, shape[-2:])
+    offset = _measure_diagonal_offset(kept, shape[-2:])
     if kept.all():
         edit.aliases[node.output] = scores
     elif offset is not None:
@@ -139,7 +139,7 @@ def _find_mask(node: Node, graph: Graph) -> tuple[str, np.ndarray] | None:
     return None
 
 
-def _find_offset(kept: np.ndarray, shape: tuple[int, ...]) -> int | None:
+def _measure_diagonal_offset(kept: np.ndarray, shape: tuple[int, ...]) -> int | None:
     """The offset of the diagonal above which a mask keeps nothing; None for another mask."""
     if kept.ndim < 2 or kept.shape[-2:] != shape or kept.size != kept.shape[-2] * kept.shape[-1]:
         return None

@@ -80,7 +80,7 @@ def _find_components(nodes: set[int], edges: Edges, entry: int) -> list[list[int
     return components[::-1]
 
 
-def find_loop_ranges(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def derive_loop_ranges(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """First and last node of each loop, outer loops first. A loop reaches from the target of a backward edge
     (source, target) to its source, as compilers lay loops out."""
     ends: dict[int, int] = {}
@@ -157,7 +157,7 @@ def split_blocks(kernel: KernelText) -> list[Block]:
     for i, start in enumerate(starts):
         end = starts[i + 1] if i + 1 < len(starts) else len(kernel.code)
         code = kernel.code[start:end]
-        block = Block(i, code, convergence_width=find_convergence_width(code[0].opcode), line=code[0].line)
+        block = Block(i, code, convergence_width=derive_convergence_width(code[0].opcode), line=code[0].line)
         if label := labels.get(start):
             # Labels of inline assembly are distinguished by a number after an @.
             block.label, block.line = label.partition("@")[0], kernel.label_lines[label]
@@ -169,7 +169,7 @@ def split_blocks(kernel: KernelText) -> list[Block]:
 
 
 @lru_cache(maxsize=4096)
-def find_convergence_width(opcode: str) -> int:
+def derive_convergence_width(opcode: str) -> int:
     """Threads that must run an instruction together: those of a warpgroup, those of a warp, or 1."""
     root = split_opcode(opcode)[0]
     if root == "wgmma":
@@ -182,7 +182,7 @@ def _find_block_starts(kernel: KernelText) -> list[int]:
     for i, one in enumerate(kernel.code):
         if one.ends_block:
             starts.add(i + 1)
-        elif find_convergence_width(one.opcode) > 1:
+        elif derive_convergence_width(one.opcode) > 1:
             starts.add(i)
     return sorted(s for s in starts if s < len(kernel.code))
 
@@ -232,7 +232,7 @@ RegisterAccess = tuple[Sequence[str], Sequence[str], bool]
 """Registers that are read, then those that are written, and whether they surely are."""
 
 
-def find_live_in(blocks: Sequence[Block]) -> dict[int, set[str]]:
+def compute_live_in(blocks: Sequence[Block]) -> dict[int, set[str]]:
     """For each block, the registers whose value at its start may be read."""
     accesses = {
         block.number: [(one.reads, one.writes, one.guard is None) for one in block.instructions]

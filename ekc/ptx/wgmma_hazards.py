@@ -66,7 +66,7 @@ def _join_sets(into: dict[str, frozenset[T]], more: dict[str, frozenset[T]]) -> 
     return is_new
 
 
-def find_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
+def derive_wgmma_hazards(blocks: Sequence[Block]) -> WgmmaHazards:
     """Analyse a kernel, given by its blocks; the first is the entry."""
     hazards = WgmmaHazards()
     analysis = _HazardAnalysis(blocks)

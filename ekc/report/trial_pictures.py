@@ -111,7 +111,7 @@ def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column
         )
 
 
-def find_front(trials: TrialColumns) -> NDArray[np.intp]:
+def compute_front(trials: TrialColumns) -> NDArray[np.intp]:
     """Find the Pareto front of metered trials: indices, fastest first."""
     rows = np.flatnonzero(trials.ok & trials.metered & np.isfinite(trials.energy_j))
     rows = rows[np.lexsort((trials.energy_j[rows], trials.latency_s[rows]))]
@@ -120,7 +120,7 @@ def find_front(trials: TrialColumns) -> NDArray[np.intp]:
 
 
 def _add_front(figure: Any, run: RunData, seconds: float, joules: float, column: int) -> None:
-    rows = find_front(run.trials)
+    rows = compute_front(run.trials)
     add_scatter(
         figure,
         run.trials.latency_s[rows] / seconds,
@@ -212,11 +212,11 @@ def draw_progress(run: RunData) -> Any:
         _add_points(figure, run, chosen & np.isfinite(values), numbers, values / scale, name, 1)
     costs = values * trials.latency_s if is_energy and run.data.objective == "edp" else values
     max_slowdown = run.data.max_slowdown if is_energy else np.inf
-    best = find_best_so_far(trials.latency_s, values, costs, trials.ok, max_slowdown)
+    best = compute_best_so_far(trials.latency_s, values, costs, trials.ok, max_slowdown)
     _add_steps(figure, numbers, best / scale, 1)
     if len(order):
         seconds, fastest_s = trials.latency_s[order], np.nanmin(trials.latency_s, initial=np.inf)
-        metered_best = find_best_so_far(
+        metered_best = compute_best_so_far(
             seconds, values[order], costs[order], trials.ok[order], max_slowdown, fastest_s
         )
         _add_points(figure, run, order, trials.metering_s, values / scale, "metered", 2)
@@ -259,7 +259,7 @@ def _limit_heights(figure: Any, values: Array, best: Array) -> int:
     return int((finite > top).sum())
 
 
-def find_best_so_far(
+def compute_best_so_far(
     latency_s: Array,
     values: Array,
     costs: Array,

@@ -139,7 +139,7 @@ class _GraphBuilder:
         result = apply_node(node, values, self._write_numbers(node, inputs))
         value = values[node.output]
         wanted = find_torch_dtype(value.dtype.name)
-        if node.kind == "elementwise" and _find_result_dtype(node, values) != wanted:
+        if node.kind == "elementwise" and _derive_result_dtype(node, values) != wanted:
             result = result.to(wanted)
         self.tracer.next_name = None
         return result
@@ -175,7 +175,7 @@ class _GraphBuilder:
         return module
 
 
-def _find_result_dtype(node: Node, values: Mapping[str, Value]) -> torch.dtype:
+def _derive_result_dtype(node: Node, values: Mapping[str, Value]) -> torch.dtype:
     """The type that PyTorch gives the result of a node."""
     inputs = [values[name] for name in node.inputs]
     tensors = [torch.empty(x.shape, dtype=find_torch_dtype(x.dtype.name), device="meta") for x in inputs]

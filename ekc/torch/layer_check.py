@@ -232,10 +232,10 @@ def _check_results(
             for call, one in zip(calls, layers, strict=True)
         }
         shifted = _LayerValues(fused, native.constants, native.inputs, shifts).read_results()
-        changes = [_find_largest_difference(a, b) for a, b in zip(plain, shifted, strict=True)]
+        changes = [_measure_largest_difference(a, b) for a, b in zip(plain, shifted, strict=True)]
         tolerances = [max(pair) for pair in zip(tolerances, changes, strict=True)]
     for name, tolerance, a, b in zip(fused.graph.outputs, tolerances, expected, found, strict=True):
-        yield CheckedValue(name, "", _find_largest_difference(a, b), tolerance)
+        yield CheckedValue(name, "", _measure_largest_difference(a, b), tolerance)
 
 
 def _shift(x: torch.Tensor, error: float, sign: float | None) -> torch.Tensor:
@@ -247,7 +247,7 @@ def _shift(x: torch.Tensor, error: float, sign: float | None) -> torch.Tensor:
     return (x.double() + error * drawn).to(x.dtype)
 
 
-def _find_largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+def _measure_largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """Largest absolute difference; infinite where one is NaN and the other is not."""
     x, y = a.double().cpu(), b.double().cpu()
     equal = (x == y) | (x.isnan() & y.isnan())

@@ -53,10 +53,10 @@ def read_module(module: torch.nn.Module, example_inputs: Any) -> ModuleGraph:
             f"module: {type(module).__name__} writes to {names} when it is called; "
             "take a module that returns new values"
         )
-    return ModuleGraph(graph, find_structure(module, program, graph))
+    return ModuleGraph(graph, derive_structure(module, program, graph))
 
 
-def find_structure(module: torch.nn.Module, program: Any, graph: Graph) -> CallStructure:
+def derive_structure(module: torch.nn.Module, program: Any, graph: Graph) -> CallStructure:
     """How arguments and results of an exported program become the tensors of its graph."""
     arguments = {
         place: value

@@ -21,7 +21,7 @@ from ekc.argument_checks import check_choice, check_path, format_value
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
-from ekc.models.build import build_model, find_layers
+from ekc.models.build import build_model, derive_layers
 from ekc.models.graph import Graph, Node, Value
 from ekc.models.model import LayerCall, Model, UncoveredNode
 from ekc.runtime.kernel import Kernel
@@ -269,7 +269,7 @@ def replace_layers(
     """Compile the kernels, and put them into the graph of the module. `full` is the model of that graph."""
     device = find_device(module)
     choice = choose_attention(read.graph, list_calls(get_fused(full)), tuned, device, attention)
-    model = find_layers(keep_nodes(read.graph, choice))[0] if choice.kept else full
+    model = derive_layers(keep_nodes(read.graph, choice))[0] if choice.kept else full
     kernels = {layer.op.digest: tuned.compile(layer.op) for layer in model.layers}
     operators = {
         digest: register_layer(kernel) for digest, kernel in kernels.items() if isinstance(kernel, Kernel)

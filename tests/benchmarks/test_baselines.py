@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.governor.baselines import gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
-from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, find_fft_period
+from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, compute_fft_period
 from benchmarks.governor.counted_run import CountedRun
 from benchmarks.governor.model import Coefficients
-from benchmarks.governor.oracle import find_oracle_clocks
+from benchmarks.governor.oracle import choose_oracle_clocks
 from ekc.errors import InvalidInput
 from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK
@@ -26,7 +26,7 @@ def no_model(counters, reading) -> tuple[Coefficients, Coefficients]:
 @pytest.mark.parametrize("device", ["rtx3090", "h200"])
 def test_oracle_keeps_the_budget_and_beats_constant_clocks(kind: str, device: str) -> None:
     job = sample_job(11, kind, device, 600.0)
-    best = find_oracle_clocks(job, Policy())
+    best = choose_oracle_clocks(job, Policy())
     assert 0 <= best.slowdown <= 0.05
     costs = compute_costs(job)
     joules = costs.joules.sum(axis=0)
@@ -65,7 +65,7 @@ def test_gpoeo_reads_counters_in_groups_and_chooses_a_clock() -> None:
 
 
 def test_gpoeo_goes_on_by_instructions_where_the_period_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpoeo, "find_period_near", lambda *_: None)
+    monkeypatch.setattr(gpoeo, "track_period_near", lambda *_: None)
     run = CountedRun(sample_job(13, "compute", "h200", 900.0))
     run_gpoeo(run, no_model)
     assert not run.is_running()
@@ -89,15 +89,15 @@ def test_gpoeo_rule_compares_as_published() -> None:
     assert not GpoeoRule().is_better(little, default, default)
     assert GpoeoRule(0).is_better(little, default, default)
     seconds, joules = np.array([1.2, 1.04, 1.0]), np.array([50.0, 92.5, 100.0])
-    assert GpoeoRule().find_best_gear(np.arange(3.0), seconds, joules, default) == 2
-    assert GpoeoRule(0).find_best_gear(np.arange(3.0), seconds, joules, default) == 1
-    assert GpoeoRule(0).find_best_gear(np.arange(3.0), seconds + 1, joules, default) == 2
+    assert GpoeoRule().choose_best_gear(np.arange(3.0), seconds, joules, default) == 2
+    assert GpoeoRule(0).choose_best_gear(np.arange(3.0), seconds, joules, default) == 1
+    assert GpoeoRule(0).choose_best_gear(np.arange(3.0), seconds + 1, joules, default) == 2
 
 
 def test_odpp_finds_the_fft_peak() -> None:
     at = np.arange(0.1, 25.0, 0.1)
     wave = 50 + 40 * np.sin(2 * np.pi * at / 2.5)
-    observed = find_fft_period(
+    observed = compute_fft_period(
         SensorSamples(at, 3 * wave, wave, wave, np.full(len(at), 1500.0), power_limit_w=350.0)
     )
     assert observed == pytest.approx(2.5, rel=0.05)

@@ -21,7 +21,7 @@ from benchmarks.governor.compare import (
 )
 from benchmarks.governor.cost import measure_cost
 from benchmarks.governor.model import BoostedModel
-from benchmarks.governor.oracle import find_oracle_clocks
+from benchmarks.governor.oracle import choose_oracle_clocks
 from benchmarks.governor.period import JudgedTrace, make_row
 from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise_choices
 from benchmarks.governor.tempo import make_tempo_trace
@@ -68,7 +68,7 @@ def test_comparison_figures_follow_from_the_jobs(run: Run) -> None:
 
 def test_regret_of_one_job_is_split_by_cause() -> None:
     job = sample_job(0, "compute", "h200", 300.0)
-    oracle = find_oracle_clocks(job, Policy())
+    oracle = choose_oracle_clocks(job, Policy())
     result = judge_job(job, oracle, measure_default(job), "ekc govern", cast(BoostedModel, None))
     row = summarise("ekc govern", [result])
     assert row["regret"] == pytest.approx(oracle.saving - result.saving)

@@ -32,7 +32,7 @@ NESTED = code(
 
 
 def test_main_loop_has_most_multiply_adds_outside_inner_loops() -> None:
-    assert sass.find_main_loop(NESTED) == NESTED[2:7]
+    assert sass.derive_main_loop(NESTED) == NESTED[2:7]
     found = sass.count_main_loop(NESTED)
     assert found.instructions == 5
     assert found.share("FFMA") == 0.4
@@ -45,7 +45,7 @@ def test_main_loop_includes_small_inner_loops() -> None:
     """One that brings a tile, say; that it adds something up makes it no main loop."""
     copying = code("LDG.E R9,[R6.64]", "FFMA R9,R9,R9,R9", "BRA 0x10")
     around = (*NESTED[:1], *copying, *NESTED[3:5], *code("BRA 0x10", "EXIT "))
-    assert sass.find_main_loop(around) == around[1:7]
+    assert sass.derive_main_loop(around) == around[1:7]
     assert sass.count_main_loop(around).names["FFMA"] == 3
 
 
@@ -56,8 +56,8 @@ def test_fetching_loop_may_surround_the_main_loop() -> None:
     before = code("LDG.E.64 R2,[R4.64]")
     tiled = (*before, idle, *NESTED[1:2], *copies, *code("LDS.128 R4,[R1]"), *NESTED[3:6])
     tiled = (*tiled, *code("BRA 0x50", "STG.E [R8.64],R2", "BRA 0x20", "EXIT "))
-    assert sass.find_main_loop(tiled) == tiled[5:10]
-    assert sass.find_fetching_loop(tiled) == tiled[2:12]
+    assert sass.derive_main_loop(tiled) == tiled[5:10]
+    assert sass.derive_fetching_loop(tiled) == tiled[2:12]
     found = sass.count_main_loop(tiled)
     assert (found.async_copies, found.global_loads) == ({16: 2}, {})
     assert found.instructions == 5
@@ -70,7 +70,7 @@ def test_instructions_that_never_run_do_not_count() -> None:
 
 def test_code_without_a_loop_counts_whole() -> None:
     straight = code("LDG.E.64 R2,[R4.64]", "FFMA R6,R2,R3,RZ", "STL [R1],R6", "EXIT ")
-    assert sass.find_main_loop(straight) == straight
+    assert sass.derive_main_loop(straight) == straight
     assert sass.count_main_loop(straight).global_loads == {8: 1}
     assert sass.count_main_loop(straight).spills == 1
 

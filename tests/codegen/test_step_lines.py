@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ekc.codegen.generate import generate
-from ekc.codegen.step_lines import find_step_lines
+from ekc.codegen.step_lines import derive_step_lines
 from ekc.ir.schedule.annotations import Bind
 from ekc.ir.schedule.caching import CacheRead
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -21,7 +21,7 @@ SCHEDULES = [*features()[:20], *corners()]
 def read_lines(schedule: Schedule) -> list[tuple[str, int]]:
     """Each line of the text without indentation, and its step."""
     source = generate(schedule).source
-    steps = find_step_lines(schedule, source)
+    steps = derive_step_lines(schedule, source)
     lines = source.splitlines()
     assert len(steps) == len(lines)
     return [(line.strip(), step) for line, step in zip(lines, steps, strict=True)]

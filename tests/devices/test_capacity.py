@@ -24,7 +24,7 @@ from ekc.host_memory import HostMemory
 from ekc.ir import tensor_memory
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
-from ekc.ir.tensor_memory import find_largest_extent
+from ekc.ir.tensor_memory import compute_largest_extent
 
 
 def test_shell_refuses_an_operator_that_does_not_fit() -> None:
@@ -66,7 +66,7 @@ def test_axes_of_one_dimension_shrink_together() -> None:
     read, made = square.inputs[0], square.outputs[0]
     # At 500 of 1000, the result takes a quarter and the input, which both axes walk, a half.
     limit = read.bytes // 2 + made.bytes // 4
-    found = find_largest_extent(square, {read.name: read.bytes, made.name: made.bytes}, limit)
+    found = compute_largest_extent(square, {read.name: read.bytes, made.name: made.bytes}, limit)
     assert found in (("i", 500), ("j", 500))
 
 
@@ -100,7 +100,7 @@ def test_recording_keeps_the_memory_of_its_device(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_memory, "find_free_memory", lambda: HostMemory(20000, "available memory"))
+    monkeypatch.setattr(tensor_memory, "measure_free_memory", lambda: HostMemory(20000, "available memory"))
 
 
 @pytest.mark.usefixtures("small_host")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ekc.emulator.numerics.warp import find_fragment_indices
+from ekc.emulator.numerics.warp import compute_fragment_indices
 from ekc.emulator.numerics.wgmma import multiply_factors
-from ekc.ir.drawing.fragments import find_mma_layouts, find_wgmma_layout
+from ekc.ir.drawing.fragments import compute_mma_layouts, compute_wgmma_layout
 from ekc.ir.hardware.mma import MMA_INSTRUCTIONS, MmaInstruction
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
 
@@ -16,10 +16,10 @@ from ekc.ir.hardware.wgmma import WGMMA_FAMILIES
 @pytest.mark.parametrize("instruction", MMA_INSTRUCTIONS, ids=lambda i: f"{i.name} {i.dtype}")
 def test_mma_layout_is_that_of_the_ptx_machine(instruction: MmaInstruction, operand: str) -> None:
     types = dict(zip("dabc", instruction.ptx_types.split("."), strict=True))
-    place = find_fragment_indices(
+    place = compute_fragment_indices(
         operand, instruction.depth, types["a"] if operand == "c" else types[operand]
     )
-    lanes, registers = find_mma_layouts(instruction)[operand]
+    lanes, registers = compute_mma_layouts(instruction)[operand]
     each = 1 if operand == "c" else instruction.elements_per_register
     for lane in range(32):
         for element, (row, column) in enumerate(zip(place.row[lane], place.column[lane], strict=True)):
@@ -31,7 +31,7 @@ def test_mma_layout_is_that_of_the_ptx_machine(instruction: MmaInstruction, oper
 @pytest.mark.parametrize("strips", [1, 3, 32])
 def test_wgmma_layout_is_that_of_the_ptx_machine(strips: int) -> None:
     """A product whose element (row, column) is 1000 * row + column, as the machine spreads it."""
-    lanes, registers = find_wgmma_layout(WGMMA_FAMILIES[0], strips)
+    lanes, registers = compute_wgmma_layout(WGMMA_FAMILIES[0], strips)
     rows, columns = lanes.shape
     a = np.stack([np.arange(rows), np.ones(rows)], axis=-1)[None]
     b = np.stack([np.full(columns, 1000), np.arange(columns)], axis=-1)[None]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ekc.ir.drawing.ownership import find_block_tile, make_tile_grid, merge_cells
+from ekc.ir.drawing.ownership import compute_block_tile, make_tile_grid, merge_cells
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import LaunchTree
 from ekc.ir.schedule.schedule import Schedule
@@ -53,7 +53,7 @@ def check_owners(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, block: int
     """Each element of a block's tile has one owner, the thread by which the interpreter writes it."""
     kernel = derive_launches(schedule.program)[-1]
     block %= int(kernel.block_count)
-    tile = find_block_tile(kernel, block)
+    tile = compute_block_tile(kernel, block)
     assert tile.shortened == ()
     assert len(np.unique(tile.index, axis=0)) == len(tile.index), "an element with two owners"
     with threads_write_their_numbers(kernel, monkeypatch):
@@ -85,7 +85,7 @@ def test_owners_of_a_tensor_core_product_are_those_of_the_interpreter(schedule: 
 
 def test_owners_of_a_register_tile() -> None:
     """Thread 17 of 16 x 16 has 4 x 4 elements four times, at the steps of its virtual threads."""
-    tile = find_block_tile(derive_launches(SCHEDULES["tiles"]().program)[-1])
+    tile = compute_block_tile(derive_launches(SCHEDULES["tiles"]().program)[-1])
     mine = tile.index[tile.thread == 17]
     sides = {0, 64}
     expected = {(a + 4 + i, b + 4 + j) for a in sides for b in sides for i in range(4) for j in range(4)}
@@ -94,7 +94,7 @@ def test_owners_of_a_register_tile() -> None:
 
 def test_lanes_that_share_a_sum_have_one_owner() -> None:
     kernel = derive_launches(SCHEDULES["argmax"]().program)[1]
-    tile = find_block_tile(kernel)
+    tile = compute_block_tile(kernel)
     assert tile.thread.tolist() == [0, 8, 16, 24]
     assert make_tile_grid(tile).owner.tolist() == [[0, 8, 16, 24]]
 
@@ -103,7 +103,7 @@ def test_tile_of_a_serial_schedule_is_cut_and_says_so() -> None:
     from ekc.ir import operators
 
     schedule = Schedule(operators.matmul(4096, 4096, 16))
-    tile = find_block_tile(derive_launches(schedule.program)[-1])
+    tile = compute_block_tile(derive_launches(schedule.program)[-1])
     assert set(tile.shortened) == {"i", "j"}
     assert len(tile.index) <= 1 << 18
     assert "Only the first iterations of" in schedule.draw("threads")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ekc.ir.expr as ex
 from ekc.errors import ScheduleError
-from ekc.ir.divisions import find_quotient_period
+from ekc.ir.divisions import compute_quotient_period
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.operator import Operator
@@ -78,7 +78,7 @@ def draw_packed(choose: Choose, op: Operator, most: int = 20) -> Schedule | None
 
 def draw_divided(choose: Choose, op: Operator, most: int = 20) -> Schedule | None:
     """Random steps after `divide` of an axis of a quotient or remainder; None where there is none."""
-    turns = [(a.name, find_quotient_period(c, a.name), a.extent) for c in op.computes for a in c.axes]
+    turns = [(a.name, compute_quotient_period(c, a.name), a.extent) for c in op.computes for a in c.axes]
     cuts = [(name, by * n) for name, by, extent in turns if by > 1 for n in (1, 2) if by * n < extent]
     return _longer(choose, Schedule(op).divide(*choose(cuts)), most) if cuts else None
 

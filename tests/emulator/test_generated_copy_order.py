@@ -11,7 +11,7 @@ import ekc.ir.operators as o
 from ekc.codegen.generate import generate
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import StageNode, find_strip_width, walk_nodes
+from ekc.ir.lowering.nodes import StageNode, choose_strip_width, walk_nodes
 from ekc.ir.schedule.schedule import Schedule
 from tests.emulator.generated import run
 from tests.emulator.predicted import check_traffic
@@ -27,7 +27,7 @@ def list_strips(schedule: Schedule) -> list[tuple[int, int]]:
     (kernel,) = derive_launches(schedule.program)
     copies = [n for n in walk_nodes(kernel.body) if isinstance(n, StageNode) and n.buffer.scope == "shared"]
     return [
-        (int(n.buffer.region.segments[-1].extent), int(find_strip_width(n, kernel.thread_count)))
+        (int(n.buffer.region.segments[-1].extent), int(choose_strip_width(n, kernel.thread_count)))
         for n in copies
     ]
 

@@ -45,7 +45,9 @@ def test_fragment_layouts_match_the_machine(product: MmaInstruction) -> None:
     """The element in each register of each lane: ekc.ir beside the PTX machine."""
     kind, depth = ptx_type(product.dtype), product.depth
     group, place = np.divmod(np.arange(LANE_GROUPS * LANES_PER_GROUP), LANES_PER_GROUP)
-    a, b, c = (warp.find_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32")))
+    a, b, c = (
+        warp.compute_fragment_indices(x, depth, t) for x, t in (("a", kind), ("b", kind), ("c", "f32"))
+    )
     for element in range(SUMS_PER_LANE):
         half, column = product.find_sum_element(element)
         assert np.array_equal(c.row[:, element], group + LANE_GROUPS * half)

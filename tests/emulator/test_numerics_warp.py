@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ekc.emulator.numerics.warp import (
-    find_fragment_indices,
-    find_ldmatrix_sources,
-    find_shuffle_source,
+    compute_fragment_indices,
+    compute_ldmatrix_sources,
+    compute_shuffle_source,
     gather_fragments,
     match_any,
     multiply_fragments,
@@ -33,18 +33,18 @@ def source(mode, lane, b, c):
 def test_shfl_source(mode):
     for c in (0x1F, 0x00, 0x181F, 0x1800, 0x1C1F, 0x1E1F, 0x1007, 0x100F):
         for b in (0, 1, 2, 7, 16, 31, 33):
-            lanes, inside = find_shuffle_source(mode, LANE, np.uint32(b), np.uint32(c))
+            lanes, inside = compute_shuffle_source(mode, LANE, np.uint32(b), np.uint32(c))
             expected = [source(mode, lane, b, c) for lane in range(32)]
             assert list(zip(lanes.tolist(), inside.tolist(), strict=True)) == expected
     with pytest.raises(InvalidInput, match="shfl mode"):
-        find_shuffle_source("sideways", LANE, np.uint32(0), np.uint32(0))
+        compute_shuffle_source("sideways", LANE, np.uint32(0), np.uint32(0))
 
 
 def test_butterfly_adds_a_warp():
     value = np.random.default_rng(0).integers(0, 100, (4, 32))
     total = value.copy()
     for step in (16, 8, 4, 2, 1):
-        lanes, _ = find_shuffle_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
+        lanes, _ = compute_shuffle_source("bfly", LANE, np.uint32(step), np.uint32(0x1F))
         total = total + total[:, lanes]
     assert (total == value.sum(axis=1, keepdims=True)).all()
 
@@ -116,7 +116,7 @@ def test_fragments_hold_every_element_once():
             ("b", (depth, 8), types[2]),
             ("c", (16, 8), "f32"),
         ):
-            place = find_fragment_indices(operand, depth, dtype)
+            place = compute_fragment_indices(operand, depth, dtype)
             seen = np.zeros(shape, int)
             np.add.at(seen, (place.row, place.column), 1)
             assert (seen == 1).all()
@@ -124,22 +124,22 @@ def test_fragments_hold_every_element_once():
 
 def test_fragments_lie_where_the_isa_says():
     """Rows and columns of lane 13 (group 3, place 1), worked by hand from the ISA's formulas."""
-    half = find_fragment_indices("a", 16, "f16")
+    half = compute_fragment_indices("a", 16, "f16")
     assert half.row[13].tolist() == [3, 3, 11, 11, 3, 3, 11, 11]
     assert half.column[13].tolist() == [2, 3, 2, 3, 10, 11, 10, 11]
-    other = find_fragment_indices("b", 16, "bf16")
+    other = compute_fragment_indices("b", 16, "bf16")
     assert (other.row[13].tolist(), other.column[13].tolist()) == ([2, 3, 10, 11], [3] * 4)
-    tensor = find_fragment_indices("a", 8, "tf32")
+    tensor = compute_fragment_indices("a", 8, "tf32")
     assert (tensor.row[13].tolist(), tensor.column[13].tolist()) == ([3, 11, 3, 11], [1, 1, 5, 5])
-    assert find_fragment_indices("b", 8, "tf32").row[13].tolist() == [1, 5]
-    byte = find_fragment_indices("a", 32, "s8")
+    assert compute_fragment_indices("b", 8, "tf32").row[13].tolist() == [1, 5]
+    byte = compute_fragment_indices("a", 32, "s8")
     assert byte.row[13].tolist() == ([3] * 4 + [11] * 4) * 2
     assert byte.column[13].tolist() == [4, 5, 6, 7] * 2 + [20, 21, 22, 23] * 2
-    assert find_fragment_indices("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    total = find_fragment_indices("c", 16, "f32")
+    assert compute_fragment_indices("b", 32, "u8").row[13].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
+    total = compute_fragment_indices("c", 16, "f32")
     assert (total.row[13].tolist(), total.column[13].tolist()) == ([3, 3, 11, 11], [2, 3, 2, 3])
     with pytest.raises(InvalidInput, match=r"mma\.m16n8k16 of tf32"):
-        find_fragment_indices("a", 16, "tf32")
+        compute_fragment_indices("a", 16, "tf32")
 
 
 def test_mma_wraps_or_clamps_integers():
@@ -159,7 +159,7 @@ def test_mma_wraps_or_clamps_integers():
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
     memory = np.arange(8 * count * 8).reshape(8 * count, 8)
-    rows = find_ldmatrix_sources(count, transposed)
+    rows = compute_ldmatrix_sources(count, transposed)
     loaded = memory[rows.lane, rows.column]
     assert loaded.shape == (32, count, 2)
     for index in range(count):
@@ -171,8 +171,8 @@ def test_ldmatrix_gives_the_layout_that_mma_wants(count, transposed):
 def test_ldmatrix_x4_loads_operand_a():
     matrix = np.arange(256).reshape(16, 16)
     tiles = [matrix[:8, :8], matrix[8:, :8], matrix[:8, 8:], matrix[8:, 8:]]
-    rows, place = find_ldmatrix_sources(4), find_fragment_indices("a", 16, "f16")
+    rows, place = compute_ldmatrix_sources(4), compute_fragment_indices("a", 16, "f16")
     loaded = np.concatenate(tiles)[rows.lane, rows.column].reshape(32, 8)
     assert (loaded == matrix[place.row, place.column]).all()
     with pytest.raises(InvalidInput, match="x1, x2, x4"):
-        find_ldmatrix_sources(3)
+        compute_ldmatrix_sources(3)

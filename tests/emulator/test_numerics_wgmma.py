@@ -109,7 +109,7 @@ def test_descriptor_finds_every_element(tile: Tile) -> None:
     raw = values.astype(dtype).view(np.uint8).reshape(*places.shape, -1)[..., -size:]
     for byte in range(size):
         memory[places + byte] = raw[..., byte]
-    chunks = memory.view(np.complex128)[wgmma.find_chunk_addresses(operand, fields) // 16]
+    chunks = memory.view(np.complex128)[wgmma.compute_chunk_addresses(operand, fields) // 16]
     np.testing.assert_array_equal(wgmma.unpack_factor(operand, chunks)[0], values)
 
 
@@ -117,17 +117,17 @@ def test_layouts_match_the_examples_of_the_isa() -> None:
     """PTX ISA, "Strides": exact layouts with the offsets that their descriptors hold, before the swizzle."""
     tf32, bf16 = wgmma.WgmmaOperand("tf32", 16), wgmma.WgmmaOperand("bf16", 16, True)
     line, k = np.arange(16)[:, None], 4 * np.arange(2)
-    plain = wgmma.find_chunk_layout(tf32, 0)
+    plain = wgmma.compute_chunk_layout(tf32, 0)
     found = plain.fixed + plain.leading * 64 * 4 + plain.stride * 32 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 4 + line // 8 * 32 + k // 4 * 64) * 4)
-    turned = wgmma.find_chunk_layout(tf32, 3)
+    turned = wgmma.compute_chunk_layout(tf32, 3)
     found = turned.fixed + turned.stride * 64 * 4
     np.testing.assert_array_equal(found.reshape(16, 2), (line % 8 * 8 + line // 8 * 64 + k) * 4)
     k, n = np.arange(16)[:, None], 8 * np.arange(2)
-    interleaved = wgmma.find_chunk_layout(bf16, 0)
+    interleaved = wgmma.compute_chunk_layout(bf16, 0)
     found = interleaved.fixed + interleaved.leading * 128 * 2 + interleaved.stride * 64 * 2
     np.testing.assert_array_equal(found.reshape(16, 2), (n // 8 * 64 + k % 8 * 8 + k // 8 * 128) * 2)
-    wide = wgmma.find_chunk_layout(wgmma.WgmmaOperand("bf16", 64, True), 2)
+    wide = wgmma.compute_chunk_layout(wgmma.WgmmaOperand("bf16", 64, True), 2)
     n = 8 * np.arange(8)
     found = wide.fixed + wide.leading * 256 * 2 + wide.stride * 512 * 2
     expected = (n // 8 % 4 * 8 + n // 32 * 256 + k % 8 * 32 + k // 8 * 512) * 2

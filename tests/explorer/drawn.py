@@ -11,7 +11,7 @@ import ekc
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.menu import list_families
-from ekc.explorer.steps import NextStep, find_legal_families, list_steps
+from ekc.explorer.steps import NextStep, list_legal_families, list_steps
 from ekc.ir import expr as ex
 from ekc.ir.program import Nest, Program
 from ekc.ir.rules.launch import enforce_rules
@@ -58,7 +58,7 @@ def draw_schedule(name: str, seed: int) -> ekc.Schedule:
 
 def list_legal_steps(schedule: ekc.Schedule) -> list[NextStep]:
     """The next steps that are legal for the device."""
-    legal = find_legal_families(schedule, DEVICE.limits)
+    legal = list_legal_families(schedule, DEVICE.limits)
     return list_steps(list(list_families(schedule.program)), {x.number: x.rows.tolist() for x in legal})
 
 

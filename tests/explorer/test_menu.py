@@ -11,7 +11,7 @@ from ekc.explorer.path import apply_text
 from ekc.explorer.steps import (
     estimate_families,
     estimate_schedules,
-    find_legal_families,
+    list_legal_families,
 )
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -82,7 +82,7 @@ def test_tensor_cores_are_one_entry_with_their_fragments() -> None:
 
 def test_estimates_of_a_list_are_those_of_each_schedule() -> None:
     schedule = apply_text(make_naive_schedule(ekc.matmul(64, 64, 64)), 'split("k", (16,))')
-    families = find_legal_families(schedule, DEVICE.limits)
+    families = list_legal_families(schedule, DEVICE.limits)
     entries, found = list_legal_steps(schedule), estimate_families(families, DEVICE)
     assert len(entries) == len(found.latency_s) > 50
     alone = estimate_schedules([schedule.apply_steps(*e.steps) for e in entries], DEVICE)

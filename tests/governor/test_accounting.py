@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ekc.errors import InvalidInput
-from ekc.governor.accounting import Accounted, account_savings, estimate_saving, find_truth, make_savings
+from ekc.governor.accounting import Accounted, account_savings, compute_truth, estimate_saving, make_savings
 from ekc.governor.event_records import Chosen, Ended, Event, Resumed
 from ekc.governor.loop import _ControlLoop
 from ekc.governor.protocols import NullActuator, Settings
@@ -37,7 +37,7 @@ def usual() -> tuple[SimulatedRun, list[Event], Accounted]:
 def test_account_holds_the_truth_and_all_joules(usual: tuple) -> None:
     run, events, account = usual
     (ended,) = select_events(events, Ended)
-    truth = find_truth(run, Policy())
+    truth = compute_truth(run, Policy())
     low, high = account.share_interval
     assert account.joules == ended.joules
     assert low < truth.saving < high
@@ -59,13 +59,13 @@ def test_pause_saves_nothing() -> None:
     run, events, account = account_job(parts)
     assert select_events(events, Resumed)
     low, high = account.share_interval
-    assert low < find_truth(run, Policy()).saving < high
+    assert low < compute_truth(run, Policy()).saving < high
     assert high - low < 0.03
 
 
 def test_best_static_limit_is_near_the_true_one(usual: tuple) -> None:
     run, _, account = usual
-    truth = find_truth(run, Policy())
+    truth = compute_truth(run, Policy())
     assert account.static is not None
     assert account.static.settings.sm_mhz == pytest.approx(truth.static_settings.sm_mhz, rel=0.04)
     assert abs(account.static.saving - truth.static_saving) < account.static.half_width + 0.01
@@ -153,5 +153,5 @@ def test_intervals_cover_the_truth() -> None:
                 run = SimulatedRun(sample_job(seed, kind, card, 3600.0))
                 account = select_events(govern_run(run), Accounted)[-1]
                 low, high = account.share_interval
-                covered.append(low <= find_truth(run, Policy()).saving <= high)
+                covered.append(low <= compute_truth(run, Policy()).saving <= high)
     assert sum(covered) >= 0.85 * len(covered)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.governor.oracle import find_oracle_clocks
+from benchmarks.governor.oracle import choose_oracle_clocks
 from ekc.governor import phase as phases
 from ekc.governor.event_records import (
     Applied,
@@ -47,7 +47,7 @@ def test_loop_saves_energy_within_the_budget(kind: str) -> None:
     made = sample_job(3, kind, "h200", 1500.0)
     run, events = run_governed(made)
     free = run_at_default(made)
-    best = find_oracle_clocks(made, Policy())
+    best = choose_oracle_clocks(made, Policy())
     assert run.now() / free.now() - 1 < 0.06
     assert 1 - run.true_j / free.true_j > 0.5 * best.saving
     assert isinstance(events[0], Started)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.governor.tempo import make_checkpoint_trace
 from ekc.governor.job_meter import make_reading
 from ekc.governor.period.detect import assess_recording
-from ekc.governor.period_tracking import find_period_near
+from ekc.governor.period_tracking import track_period_near
 from ekc.governor.progress_rate import (
     MIN_CLARITY,
     ProgressKind,
@@ -22,7 +22,7 @@ from ekc.governor.progress_rate import (
     measure_progress_rate,
 )
 from ekc.governor.protocols import Settings
-from ekc.governor.samples import SensorSamples, cut_pauses, find_pauses
+from ekc.governor.samples import SensorSamples, cut_pauses, detect_pauses
 
 
 def make_trace(
@@ -47,7 +47,7 @@ def make_trace(
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.5, 8.0), st.floats(0.94, 1.06), st.integers(0, 10**6), st.floats(0.0, 0.1))
 def test_tracked_period_is_exact_to_a_percent(period, off, seed, lost) -> None:
-    observed = find_period_near(
+    observed = track_period_near(
         make_trace(period, max(12.0, 6 * period), seed, lost=lost), off * period, 0.9, 1.1
     )
     assert observed.seconds == pytest.approx(period, rel=1e-2)
@@ -58,15 +58,15 @@ def test_most_tracked_periods_are_exact_to_a_third_of_a_percent() -> None:
     periods = np.geomspace(0.5, 8.0, 60)
     off = []
     for seed, period in enumerate(periods):
-        observed = find_period_near(make_trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
+        observed = track_period_near(make_trace(period, max(12.0, 6 * period), seed), period, 0.9, 1.1)
         off.append(observed.seconds / period - 1)
     assert np.sqrt(np.mean(np.square(off))) < 0.0033
     assert abs(np.mean(off)) < 0.001
 
 
 def test_irregular_beat_has_a_larger_variance() -> None:
-    even = [find_period_near(make_trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
-    loose = [find_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
+    even = [track_period_near(make_trace(1.0, 60.0, seed), 1.0, 0.9, 1.1) for seed in range(8)]
+    loose = [track_period_near(make_trace(1.0, 60.0, seed, jitter=0.08), 1.0, 0.9, 1.1) for seed in range(8)]
     wander = [np.mean([t.timing_variance_per_s for t in some if t is not None]) for some in (even, loose)]
     assert wander[1] > 20 * wander[0]
     # The variance of timing is 0.08^2 s^2 per second; blocks of several periods show a little less.
@@ -97,7 +97,7 @@ def test_mean_period_of_wandering_iterations_is_exact(seconds: float) -> None:
         samples, edges = make_wandering_trace(seed, seconds)
         span = samples.time_s[-1] - samples.time_s[0]
         done = np.ptp(np.interp(samples.time_s[[0, -1]], edges, np.arange(len(edges))))
-        off.append(abs(find_period_near(samples, 1.0, 0.9, 1.1).seconds * done / span - 1))
+        off.append(abs(track_period_near(samples, 1.0, 0.9, 1.1).seconds * done / span - 1))
     assert np.median(off) < 0.15 / seconds
     assert max(off) < 0.6 / seconds
 
@@ -132,7 +132,7 @@ def test_phase_that_runs_away_is_no_period() -> None:
     """In iterations of 18 s a period near 3.5 s was once followed to 10 s: the phase of a harmonic that is
     not in the signals follows those that are."""
     for seed, period in enumerate((2.2, 5.0, 7.3, 18.0)):
-        observed = find_period_near(make_trace(period, 60.0, seed), 3.5, 0.95, 1.05)
+        observed = track_period_near(make_trace(period, 60.0, seed), 3.5, 0.95, 1.05)
         assert observed.clarity < MIN_CLARITY / 2
 
 
@@ -149,9 +149,9 @@ def test_pauses_are_cut_out() -> None:
     for seed in range(12):
         whole = make_trace(2.0, 60.0, seed)
         # Iterations end at even times; the pattern goes on where it was after the pause.
-        observed = find_period_near(pause(whole, 22.0, 26.0), 2.0, 0.9, 1.1)
-        assert observed.seconds == pytest.approx(find_period_near(whole, 2.0, 0.9, 1.1).seconds, rel=0.005)
-        assert find_period_near(whole, 2.0, 0.9, 1.1).count_error == 0.0
+        observed = track_period_near(pause(whole, 22.0, 26.0), 2.0, 0.9, 1.1)
+        assert observed.seconds == pytest.approx(track_period_near(whole, 2.0, 0.9, 1.1).seconds, rel=0.005)
+        assert track_period_near(whole, 2.0, 0.9, 1.1).count_error == 0.0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -175,17 +175,17 @@ def test_idle_stretches_of_each_iteration_are_no_pauses() -> None:
     time_s = np.arange(0.0, 60.0, 0.05)
     busy = np.where(time_s % 5.0 < 3.8, 95.0, 0.0)
     samples = SensorSamples(time_s, 60 + 2 * busy, busy, 0.4 * busy, 1400 + 0 * busy)
-    assert len(find_pauses(samples, 5.0)) == 0
+    assert len(detect_pauses(samples, 5.0)) == 0
     # One of them is much longer.
     late = replace(samples, sm_util=np.where((time_s > 19.9) & (time_s < 25.0), 0.0, busy))
-    assert find_pauses(late, 5.0) == pytest.approx(np.array([[18.8, 25.0]]), abs=0.11)
+    assert detect_pauses(late, 5.0) == pytest.approx(np.array([[18.8, 25.0]]), abs=0.11)
 
 
 def test_pauses_are_seen_without_a_reading_of_use() -> None:
     whole = pause(make_trace(2.0, 60.0, 1), 30.0, 36.0)
     unseen = replace(whole, sm_util=np.full(len(whole), np.nan), memory_util=np.full(len(whole), np.nan))
-    assert len(find_pauses(unseen, 2.0)) == 1
-    assert find_period_near(unseen, 2.0, 0.9, 1.1).seconds == pytest.approx(2.0, rel=0.01)
+    assert len(detect_pauses(unseen, 2.0)) == 1
+    assert track_period_near(unseen, 2.0, 0.9, 1.1).seconds == pytest.approx(2.0, rel=0.01)
 
 
 def test_steps_are_counted_without_pauses() -> None:
@@ -212,7 +212,7 @@ def test_power_of_a_reading_is_without_pauses() -> None:
 
 def test_empty_and_constant_samples_have_no_pauses() -> None:
     nothing = SensorSamples(*np.zeros((5, 0)))
-    assert len(find_pauses(nothing, 2.0)) == 0
+    assert len(detect_pauses(nothing, 2.0)) == 0
     assert cut_pauses(nothing, 2.0) is nothing
     still = SensorSamples(np.arange(0.0, 20.0, 0.1), *np.full((4, 200), 50.0))
     assert cut_pauses(still, 2.0) is still
@@ -230,9 +230,9 @@ def test_noise_has_no_clear_tracked_period() -> None:
     rng = np.random.default_rng(3)
     at = np.arange(0.1, 60, 0.1)
     noise = SensorSamples(at, *(rng.normal(100, 10, len(at)) for _ in range(3)), np.full(len(at), 1500.0))
-    observed = find_period_near(noise, 2.0, 0.9, 1.1)
+    observed = track_period_near(noise, 2.0, 0.9, 1.1)
     assert observed.clarity < 0.25
-    assert find_period_near(make_trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
+    assert track_period_near(make_trace(5.0, 6.0, 1), 5.0, 0.95, 1.05) is None
 
 
 def make_long_iterations(stretch: float, begins: float, seconds: float = 62.0) -> SensorSamples:
@@ -281,7 +281,7 @@ def test_noise_has_no_clear_period(expected_s: float) -> None:
     for seed in range(40):
         power = 300 + 20 * np.random.default_rng(seed).standard_normal(len(at))
         samples = SensorSamples(at, power, 0 * at + 90, 0 * at + 30, 0 * at + 1500)
-        found = find_period_near(samples, expected_s, 0.97, 1.03)
+        found = track_period_near(samples, expected_s, 0.97, 1.03)
         clear += found is not None and found.clarity >= MIN_CLARITY / 2
     assert clear <= 8
 
@@ -296,7 +296,7 @@ def test_short_period_is_followed_over_several(period_s: float) -> None:
         phase = np.interp(at, starts, np.arange(len(starts)))
         power = np.where(phase % 1 < 0.5, 350.0, 200.0) + 5 * rng.standard_normal(len(at))
         samples = SensorSamples(at, power, 0 * at + 90, 0 * at + 30, 0 * at + 1500)
-        found = find_period_near(samples, period_s, 0.95, 1.1)
+        found = track_period_near(samples, period_s, 0.95, 1.1)
         assert found is not None
         errors.append(found.seconds * phase[-1] / at[-1] - 1)
     assert np.sqrt(np.mean(np.square(errors))) < 0.01

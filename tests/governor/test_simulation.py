@@ -11,7 +11,7 @@ from ekc.errors import InvalidInput
 from ekc.governor.protocols import Settings
 from ekc.governor.simulation.card import SIMULATED_CARDS, find_card
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
-from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs, find_clock_indices
+from ekc.governor.simulation.simulated_run import SimulatedRun, compute_clock_indices, compute_costs
 
 JOBS = st.builds(
     sample_job,
@@ -31,7 +31,7 @@ def run_to_end(run: SimulatedRun, window_s: float = 30.0) -> None:
 @given(JOBS, st.floats(0.5, 1.0), st.floats(1.0, 70.0))
 def test_run_costs_match_the_exact_costs(job, share, window_s) -> None:
     limit = Settings(sm_mhz=int(share * job.card.spec.boost_mhz))
-    memory, gear, _ = find_clock_indices(job.card, limit)
+    memory, gear, _ = compute_clock_indices(job.card, limit)
     costs = compute_costs(job)
     run = SimulatedRun(job)
     run._current_tables = run._get_tables(limit)  # In force from the start, without the delay of a switch.

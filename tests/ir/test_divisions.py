@@ -9,7 +9,7 @@ import pytest
 import ekc.ir.expr as ex
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.divisions import find_quotient_period
+from ekc.ir.divisions import compute_quotient_period
 from ekc.ir.operator import Operator
 from ekc.ir.printer import format_program
 from ekc.ir.schedule.schedule import Schedule
@@ -47,7 +47,7 @@ def test_divide_simplifies_nested_quotients() -> None:
         inputs={"x": (2, 4, 3), "w": (6, 24)},
         body=lambda x, w, i, k: x[k // 12, k % 12 // 3, k % 3] * w[i, k],
     )
-    assert find_quotient_period(op.computes[0], "k") == 12
+    assert compute_quotient_period(op.computes[0], "k") == 12
     divided = Schedule(op).divide("k", 12)
     assert "x[k.0, (k.1 // 3), (k.1 % 3)]" in read(divided)
     check_tree(divided)
@@ -73,7 +73,7 @@ def test_divide_simplifies_nested_quotients() -> None:
 )
 def test_quotient_period(index: Callable[[ex.Expr], ex.Expr], turns: int) -> None:
     op = o.compute("q", axes={"i": 97}, inputs={"x": (97,)}, body=lambda x, i: x[index(i)])
-    assert find_quotient_period(op.computes[0], "i") == turns
+    assert compute_quotient_period(op.computes[0], "i") == turns
     at = [int(ex.evaluate(index(ex.Var("i")), {"i": i}, lambda load: 0)) for i in range(97)]
     assert len({at[i + turns] - at[i] for i in range(97 - turns)}) == 1, "one turn is not as another"
     if turns > 1:
@@ -84,7 +84,7 @@ def test_quotient_period(index: Callable[[ex.Expr], ex.Expr], turns: int) -> Non
     ("op", "axis", "tensor"), [(GROUPED, "o", "X"), (TRANSPOSED, "q", "W")], ids=["o", "q"]
 )
 def test_divided_tile_can_be_staged(op: Operator, axis: str, tensor: str) -> None:
-    by = find_quotient_period(op.computes[0], axis)
+    by = compute_quotient_period(op.computes[0], axis)
     with pytest.raises(ScheduleError, match="fused index"):
         str(_tile(Schedule(op).split(axis, (by,)), axis, tensor))
     check_tree(_tile(Schedule(op).divide(axis, by), axis, tensor))

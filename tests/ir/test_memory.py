@@ -11,8 +11,8 @@ from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
     apply_panel_layout,
     apply_swizzle,
+    compute_panel_distance,
     count_panel_elements,
-    find_panel_distance,
 )
 from ekc.ir.lowering.lower import derive_launches
 from tests.ir.warpgroup_examples import GroupCut, group_matmul
@@ -43,7 +43,7 @@ def test_panel_distance_is_the_same_everywhere(
     panel = count_panel_elements(itemsize)
     width = panels * panel
     step *= data.draw(st.sampled_from((1, panel, width)))
-    found = find_panel_distance(step, width, rows, panel)
+    found = compute_panel_distance(step, width, rows, panel)
     if found is None:
         assert step % panel
         return

@@ -16,7 +16,7 @@ from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_range, ma
 from ekc.ir.lowering.buffers import TensorAccess
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.lowering.nodes import ComputeNode, LoopNode, Node
-from ekc.ir.lowering.regions import Region, find_region
+from ekc.ir.lowering.regions import Region, derive_region
 from ekc.ir.schedule.schedule import Schedule
 from tests.drawn.checks import check_tree
 from tests.drawn.schedules import seeded_schedule
@@ -140,14 +140,14 @@ def check_region(region: Region, forms: list[tuple[AffineForm, ...]], extents: d
 @settings(max_examples=200)
 @given(reads(), st.sets(st.sampled_from(sorted(LOOPS))))
 def test_region_has_every_read_at_its_own_place(forms: list[tuple[AffineForm, ...]], inner: set[str]) -> None:
-    region = find_region(forms, frozenset(inner), LOOPS, AXES)
+    region = derive_region(forms, frozenset(inner), LOOPS, AXES)
     check_region(region, forms, LOOPS)
 
 
 @settings(max_examples=200)
 @given(reads())
 def test_region_is_no_larger_than_its_hull(forms: list[tuple[AffineForm, ...]]) -> None:
-    region = find_region(forms, frozenset(LOOPS), LOOPS, AXES)
+    region = derive_region(forms, frozenset(LOOPS), LOOPS, AXES)
     hull = 1
     for dim in range(2):
         ends = [find_range(f[dim], LOOPS) for f in forms]
@@ -158,14 +158,14 @@ def test_region_is_no_larger_than_its_hull(forms: list[tuple[AffineForm, ...]]) 
 def test_strided_tile_is_smaller_than_its_hull() -> None:
     tile = (AffineForm((("i.1", 64), ("i.2", 4), ("i.3", 1))),)
     extents = {"i.1": 2, "i.2": 16, "i.3": 4}
-    region = find_region([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
+    region = derive_region([tile], frozenset({"i.1", "i.3"}), extents, dict.fromkeys(extents, "i"))
     assert [(s.stride, s.extent) for s in region.segments] == [(64, 2), (1, 4)]
     assert region.size == 8
 
 
 def test_stencil_has_one_hull() -> None:
     forms = [(make_variable("a").shift(n),) for n in (-1, 0, 1)]
-    region = find_region(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
+    region = derive_region(forms, frozenset({"a"}), {"a": 6}, {"a": "a"})
     assert region.size == 8
     assert region.base[0].const == -1
 
@@ -174,7 +174,7 @@ def test_half_a_fused_index_is_refused() -> None:
     f = AffineForm((("f.0", 4), ("f.1", 1)))
     index = (AffineForm(((QuasiAffine("//", f, 3, "f//3"), 1),)),)
     with pytest.raises(ScheduleError, match="partly inside and partly outside the region"):
-        find_region([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
+        derive_region([index], frozenset({"f.1"}), {"f.0": 3, "f.1": 4}, {"f.0": "f", "f.1": "f"})
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))

@@ -10,7 +10,7 @@ import pytest
 
 import ekc.ir.operators as o
 from ekc.errors import ScheduleError
-from ekc.ir.affine import AffineForm, QuasiAffine, evaluate_form, find_carry_period, find_displacement
+from ekc.ir.affine import AffineForm, QuasiAffine, compute_carry_period, compute_displacement, evaluate_form
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
@@ -167,8 +167,8 @@ def test_carry_period_is_the_first_change_of_step(divisors: tuple[int, ...]) -> 
     atom = QuasiAffine("%", AffineForm((("p", 1),)), divisors[0], "x")
     for divisor in divisors[1:]:
         atom = QuasiAffine("//", AffineForm(((atom, 1),)), divisor, f"{atom.tag}/{divisor}")
-    form, first = AffineForm(((atom, 1),)), find_carry_period(atom, "p")
-    values = [find_displacement(form, "p", n) for n in range(divisors[0] + 1)]
+    form, first = AffineForm(((atom, 1),)), compute_carry_period(atom, "p")
+    values = [compute_displacement(form, "p", n) for n in range(divisors[0] + 1)]
     steps = np.diff(values)
     assert first == 1 + next(n for n in range(1, len(steps) + 1) if n == len(steps) or steps[n] != steps[0])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ekc.codegen import nvrtc
 from ekc.machine_code.decode import MachineCode, decode_functions
-from ekc.machine_code.warp_path import LOAD_CYCLES, count_machine_code, find_bank_conflicts, measure_path
+from ekc.machine_code.warp_path import LOAD_CYCLES, count_machine_code, mark_bank_conflicts, measure_path
 from ekc.ptx.counting.branch_slice import ONE_WARP
 from ekc.ptx.counting.counts import list_instruction_runs
 from ekc.ptx.parser import parse_module
@@ -101,7 +101,7 @@ def test_three_operands_of_one_bank_conflict(
 ) -> None:
     """Even and odd registers are the banks; 255 is zero; an operand may still be there from before."""
     code = assemble(Line(FFMA, sources=(sources[0], 9, 10), is_kept=before), Line(FFMA, sources=sources))
-    assert find_bank_conflicts(code).tolist() == [False, conflicts]
+    assert mark_bank_conflicts(code).tolist() == [False, conflicts]
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])

@@ -310,7 +310,7 @@ def test_trips_in_one_go_equal_trips_one_by_one(facts: dict[str, object]) -> Non
     with pytest.MonkeyPatch.context() as patch:
         found = count_barriers(facts)
         patch.setattr(loop_trips, "_MOST_FOLLOWED", 700)
-        patch.setattr(loop_trips, "find_growth", lambda *_: None)
+        patch.setattr(loop_trips, "measure_growth", lambda *_: None)
         followed = count_barriers(facts)
     # Some loops have more trips than this test follows one by one.
     assert found == followed or isinstance(followed, str)

@@ -10,7 +10,7 @@ import torch
 
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
-from ekc.models.build import build_model, find_layers
+from ekc.models.build import build_model, derive_layers
 from ekc.search.data.trial import Trial
 from ekc.torch.module_graph import ModuleGraph, read_module
 from ekc.torch.replace_layers import AttentionChoice, TunedLayers, keep_nodes, replace_layers
@@ -40,7 +40,7 @@ def compile_naively(
     ops = [layer.op for layer in full.layers]
     kept = frozenset(node.output for node in read.graph.nodes if node.kind == "attention")
     if kept and attention != "ekc":
-        ops += [layer.op for layer in find_layers(keep_nodes(read.graph, AttentionChoice(kept)))[0].layers]
+        ops += [layer.op for layer in derive_layers(keep_nodes(read.graph, AttentionChoice(kept)))[0].layers]
     trials = make_naive_trials(filter(is_tuned, ops))
     tuned = TunedLayers("naive (simulated)", True, "sm_80", None, trials)
     return replace_layers(module, read, full, tuned, attention)

@@ -15,7 +15,7 @@ from ekc.errors import InvalidInput
 from ekc.report.pictures import PICTURES, draw_picture
 from ekc.report.run_data import RunData, TrialColumns
 from ekc.report.theme import choose_axis
-from ekc.report.trial_pictures import find_best_so_far, find_front
+from ekc.report.trial_pictures import compute_best_so_far, compute_front
 from ekc.search.data.trial import Trials
 from ekc.search.run_data.from_result import collect_run
 from ekc.search.tuning_result import TuningResult
@@ -170,7 +170,7 @@ FIGURES = st.lists(
 @given(FIGURES)
 def test_no_metered_trial_is_better_than_the_front(rows: list[tuple[float, float, bool, bool]]) -> None:
     trials = make_trials(rows)
-    front = find_front(trials)
+    front = compute_front(trials)
     points = np.stack([trials.latency_s, trials.energy_j], axis=1)
     metered = np.flatnonzero(trials.metered)
     assert set(front) <= set(metered)
@@ -185,7 +185,7 @@ def test_no_metered_trial_is_better_than_the_front(rows: list[tuple[float, float
 def test_best_so_far_is_that_of_a_loop(rows: list[tuple[float, float, bool, bool]], slack: float) -> None:
     trials = make_trials(rows)
     costs = trials.energy_j * trials.latency_s
-    found = find_best_so_far(trials.latency_s, trials.energy_j, costs, trials.ok, slack)
+    found = compute_best_so_far(trials.latency_s, trials.energy_j, costs, trials.ok, slack)
     for end in range(1, len(rows) + 1):
         seen = [(t, e) for t, e, ok, _ in rows[:end] if ok]
         fastest = min((t for t, _ in seen), default=np.inf)

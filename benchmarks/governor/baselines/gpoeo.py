@@ -24,7 +24,7 @@ from benchmarks.governor.baselines.odpp import (
 from benchmarks.governor.counted_run import CountedRun
 from benchmarks.governor.model import CLOCK_RATIOS, ResponseModel
 from ekc.governor.job_meter import JobEnded, JobMeter
-from ekc.governor.period_tracking import find_period_near
+from ekc.governor.period_tracking import track_period_near
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, ProgressRate
 from ekc.governor.samples import Values
@@ -115,7 +115,7 @@ class BracketSearch:
             for quantity in ("seconds", "joules")
         ]
         seconds, joules = (np.asarray(np.polyval(curve, inside / 1000), float) for curve in curves)
-        return int(places[0]) + self._rule.find_best_gear(inside, seconds, joules, self._default)
+        return int(places[0]) + self._rule.choose_best_gear(inside, seconds, joules, self._default)
 
 
 BASE_SHARE = 0.9
@@ -216,7 +216,7 @@ class _GpoeoRun:
         start, joules = self._meter.probe.now(), self._meter.probe.read_energy_j()
         samples = self._meter.record(max(self._window_s, 2.5 * self._period_s))
         shortest, longest = NEXT_PERIOD_RANGE
-        found = find_period_near(
+        found = track_period_near(
             samples, self._period_s, shortest / self._memory_slowdown, longest * self._memory_slowdown
         )
         if found is None or found.clarity < MIN_CLARITY:
@@ -240,7 +240,7 @@ class _GpoeoRun:
         lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * reading.clock_mhz))
         default = CostPoint(1.0, 1.0)
         gears, seconds, joules = self._gears[lowest:], time[lowest:], energy[lowest:]
-        return lowest + self._rule.find_best_gear(gears, seconds, joules, default)
+        return lowest + self._rule.choose_best_gear(gears, seconds, joules, default)
 
     def _search_memory(self, start: int, default: CostPoint) -> None:
         """Try the top memory clock and its neighbours, at the predicted SM gear."""

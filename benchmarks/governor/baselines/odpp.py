@@ -59,7 +59,7 @@ class GpoeoRule:
             return feasible[0]
         return one.compute_slowdown(default) < other.compute_slowdown(default)
 
-    def find_best_gear(self, gears: Values, seconds: Values, joules: Values, default: CostPoint) -> int:
+    def choose_best_gear(self, gears: Values, seconds: Values, joules: Values, default: CostPoint) -> int:
         """Place of the best gear on smoothed curves; the highest gear where none is feasible."""
         feasible = seconds / default.seconds - 1 <= self.max_slowdown
         if not feasible.any():
@@ -111,7 +111,7 @@ def run_odpp(probe: Probe, actuator: Actuator) -> None:
         _OdppRun(probe, actuator).run_forever()
 
 
-def find_fft_period(samples: SensorSamples) -> float:
+def compute_fft_period(samples: SensorSamples) -> float:
     """Period of the strongest frequency of the mean of power, SM use and memory use."""
     mean = (100 * samples.power_w / samples.power_limit_w + samples.sm_util + samples.memory_util) / 3
     step = float(np.median(np.diff(samples.time_s)))
@@ -140,7 +140,7 @@ class _OdppRun:
             clocks = self._gears[places]
             seconds = np.interp(inside, clocks, [p.seconds for p in points])
             joules = np.interp(inside, clocks, [p.joules for p in points])
-            self._apply_gear(int(places[0]) + GpoeoRule().find_best_gear(inside, seconds, joules, default))
+            self._apply_gear(int(places[0]) + GpoeoRule().choose_best_gear(inside, seconds, joules, default))
             self._wait_for_change()
 
     def _apply_gear(self, place: int | None) -> None:
@@ -151,7 +151,7 @@ class _OdppRun:
         self._apply_gear(place)
         start, joules = self._meter.probe.now(), self._meter.probe.read_energy_j()
         samples = self._meter.record(FIRST_WINDOW_S)
-        period = find_fft_period(samples)
+        period = compute_fft_period(samples)
         if period > FIRST_WINDOW_S / 3:
             self._meter.record(min(3 * period, 3 * MAX_PERIOD_S) - FIRST_WINDOW_S + 0.1)
         watts = (self._meter.probe.read_energy_j() - joules) / (self._meter.probe.now() - start)

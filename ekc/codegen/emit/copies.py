@@ -11,7 +11,7 @@ from ekc.codegen.emit.scope import Scope
 from ekc.codegen.emit.types import choose_move_type, format_conversion, format_zero
 from ekc.ir.affine import AffineForm
 from ekc.ir.lowering.buffers import Buffer
-from ekc.ir.lowering.nodes import StageNode, find_strip_width
+from ekc.ir.lowering.nodes import StageNode, choose_strip_width
 from ekc.ir.lowering.regions import Region, Segment, make_segment_variables
 
 
@@ -63,7 +63,7 @@ def build_cooperative_copy(scope: Scope, node: StageNode) -> dict[str, Any]:
     region = node.buffer.region
     names = scope.names.for_region(region, scope.names.name_shared_coordinates(scope.kernel, region))
     text = _build_copy(scope, node, vector, names)
-    strip_width, row = int(find_strip_width(node, scope.thread_count)), int(region.segments[-1].extent)
+    strip_width, row = int(choose_strip_width(node, scope.thread_count)), int(region.segments[-1].extent)
     return text | {
         "rounds": rounds,
         "unroll": _format_unroll(int(node.staging.unroll), rounds),

@@ -17,7 +17,7 @@ from ekc.codegen.emit.names import CNames, format_digit
 from ekc.codegen.emit.strength_reduction import HoistedAddress, format_copy_offset, keep_address_in_register
 from ekc.ir.affine import AffineForm
 from ekc.ir.dtypes import BFLOAT16, FLOAT16, TF32, DType
-from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP, find_swizzle_period
+from ekc.ir.hardware.memory import SHARED_LINE_BYTES, WARP, compute_swizzle_period
 from ekc.ir.hardware.mma import SUMS_PER_LANE, LdmatrixInstruction, MmaInstruction
 from ekc.ir.hardware.wgmma import WgmmaDescriptor, WgmmaFamily, WgmmaInstruction
 from ekc.ir.lowering.buffers import Buffer, TensorAccess, substitute_access
@@ -27,10 +27,10 @@ from ekc.ir.lowering.fragments import (
     LANE_ROW,
     LDMATRIX_LANES,
     count_fragments_per_load,
-    find_ldmatrix_fit,
-    find_register_element,
-    find_row_pointer,
-    find_tile_start,
+    derive_ldmatrix_fit,
+    derive_register_element,
+    derive_row_pointer,
+    derive_tile_start,
     is_mn_major,
 )
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, LoopNode, MmaNode, SharedFactor
@@ -63,7 +63,7 @@ def name_load_function(load: LdmatrixInstruction) -> str:
 
 def _find_matrix_load(node: FragmentNode) -> LdmatrixInstruction | None:
     """The `ldmatrix` that fills a fragment, or a pair of fragments; None if none does."""
-    found = find_ldmatrix_fit(node)
+    found = derive_ldmatrix_fit(node)
     if not found.is_possible:
         return None
     matrix_count = node.registers_per_lane * int(count_fragments_per_load(node))
@@ -75,7 +75,7 @@ def find_lane_row(node: FragmentNode) -> TensorAccess | None:
     load = _find_matrix_load(node)
     if load is None:
         return None
-    place = find_row_pointer(node, load.is_transposed, count_filled_fragments(node) > 1)
+    place = derive_row_pointer(node, load.is_transposed, count_filled_fragments(node) > 1)
     return substitute_access(node.source, place)
 
 
@@ -139,7 +139,7 @@ def _iterate_registers(node: FragmentNode, names: CNames, copy: str) -> Iterator
     for register in range(node.registers_per_lane):
         elements = []
         for slot in range(node.instruction.elements_per_register):
-            element = substitute_access(node.source, find_register_element(node, register, slot))
+            element = substitute_access(node.source, derive_register_element(node, register, slot))
             elements.append(names.format_cell(_get_shared_buffer(node), element.segment_coordinates, copy))
         target = f"{_format_fragment(node, names)}[{register}]"
         yield {"target": target, "value": _pack_register(elements, node.source.dtype)}
@@ -186,7 +186,7 @@ def hoist_fragment_rows(
     buffer = row.buffer
     assert buffer is not None
     steps = {a: int(c) for a, c in row.address.terms if isinstance(a, str) and a in loops}
-    period = find_swizzle_period(int(buffer.swizzle), buffer.dtype.bytes)
+    period = compute_swizzle_period(int(buffer.swizzle), buffer.dtype.bytes)
     swizzle_loops = [name for name in loops if steps.get(name, 0) % period]
     joint = any(not isinstance(a, str) and a.find_variables() & loops.keys() for a, _ in row.address.terms)
     around = [loops[name] for name in swizzle_loops]
@@ -270,7 +270,7 @@ def hoist_tile_start(
     &B_shared[k_0_copy][k_1 * 16][j_1 * 64]
       ->   B_shared_start + k_0_copy * 16384 + k_1 * 2048 + panel_index<..>(j_1 * 64) * 2
     """
-    tile_start = find_tile_start(node, factor)
+    tile_start = derive_tile_start(node, factor)
     buffer = tile_start.buffer
     assert buffer is not None
     (start,) = names.find_free_names([f"{names[buffer.name]}_start"])

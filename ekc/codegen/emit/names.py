@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ekc.codegen.emit.types import Arithmetic
 from ekc.ir import expr as ex
-from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, find_atom_range
+from ekc.ir.affine import AffineForm, Atom, Extent, QuasiAffine, compute_atom_range
 from ekc.ir.hardware.memory import CHUNK_BYTES
 from ekc.ir.hardware.target import STATIC_SHARED_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, Buffer, TensorAccess
@@ -43,7 +43,7 @@ def _compute_range(form: AffineForm, extents: Mapping[str, Extent]) -> tuple[int
     """The least and the greatest of 0, the terms and the partial sums."""
     low = high = least = most = 0
     for atom, coefficient in form.terms:
-        ends = [int(coefficient) * int(end) for end in find_atom_range(atom, extents)]
+        ends = [int(coefficient) * int(end) for end in compute_atom_range(atom, extents)]
         low, high = low + min(ends), high + max(ends)
         least, most = min(least, low, *ends), max(most, high, *ends)
     return min(least, low + int(form.const)), max(most, high + int(form.const))
@@ -186,7 +186,7 @@ class CNames:
         """C text of an element of a buffer; `copy` is the index of the copy of a pipelined buffer."""
         inside = "".join(f"[{self.format_linear(cell[i])}]" for i in buffer.segment_order)
         if not is_row_major(buffer):
-            inside = f"[{self.format_stored_index(buffer, self.format_linear(buffer.find_address(cell)))}]"
+            inside = f"[{self.format_stored_index(buffer, self.format_linear(buffer.compute_address(cell)))}]"
         which = f"[{copy}]" if copy else ""
         return f"{self[buffer.name]}{which}{inside}"
 
@@ -303,11 +303,11 @@ def format_index_lines(kernel: LaunchTree, names: CNames) -> list[str]:
             below = math.prod(int(inner.extent) for inner in loops[position + 1 :])
             digit = format_digit(where, below, int(loop.extent), position == 0)
             lines.append(f"const int {names[loop.name]} = {digit};")
-    x, y = int(kernel.find_level_extent("thread.x")), int(kernel.find_level_extent("thread.y"))
+    x, y = int(kernel.compute_level_extent("thread.x")), int(kernel.compute_level_extent("thread.y"))
     terms = ["threadIdx.x"]
     if y > 1:
         terms.insert(0, f"threadIdx.y * {x}")
-    if int(kernel.find_level_extent("thread.z")) > 1:
+    if int(kernel.compute_level_extent("thread.z")) > 1:
         terms.insert(0, f"threadIdx.z * {x * y}")
     if any(b.scope == "shared" for b in kernel.buffers):
         lines.append(f"const int thread = {' + '.join(terms)};")

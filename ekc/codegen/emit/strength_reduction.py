@@ -330,7 +330,7 @@ def _find_target_round_step(copy: CopyValues, buffer: Buffer) -> int | None:
 
 def _convert_step_to_bytes(buffer: Buffer, step: int) -> int | None:
     """Bytes that a step of `step` elements moves the stored address; None if the swizzle makes it vary."""
-    distance = buffer.find_stored_distance(step)
+    distance = buffer.compute_stored_distance(step)
     return None if distance is None else distance * buffer.dtype.bytes
 
 

@@ -75,7 +75,7 @@ def read_boot_id() -> str:
         return ""
 
 
-def find_lease_folder() -> Path:
+def prepare_lease_folder() -> Path:
     """Folder of this user's lease files: EKC_RUN_DIR, /run/ekc for root, or a folder under /tmp. Raises
     `InvalidInput` for one that cannot be trusted."""
     chosen = os.environ.get("EKC_RUN_DIR")
@@ -104,7 +104,7 @@ def make_default_folder(uid: int) -> Path:
 
 def make_lease_path(gpu: str) -> Path:
     """Path of the lease file of a GPU, whether it exists or not."""
-    return find_lease_folder() / f"{gpu}.json"
+    return prepare_lease_folder() / f"{gpu}.json"
 
 
 def read_lease(file: Path) -> Lease | None:
@@ -183,7 +183,7 @@ def write_lease(lease: Lease) -> None:
     """Write a lease file, completely or not at all even when the process is killed. Raises `RecordError`."""
     name = f"{lease.reference.gpu}.json"
     try:
-        file = find_lease_folder() / name
+        file = prepare_lease_folder() / name
         descriptor, fresh = tempfile.mkstemp(prefix=f"{file.stem}.", dir=file.parent)
         try:
             with open(descriptor, "w", encoding="utf-8") as opened:

@@ -103,7 +103,7 @@ class ClockWatch:
         return f"it stays at {mhz:g} MHz, below {usual:g} MHz, and the driver gives no reason"
 
 
-def find_foreign_cap(reading: LimitReading, possible_caps_w: Sequence[float]) -> str:
+def explain_foreign_cap(reading: LimitReading, possible_caps_w: Sequence[float]) -> str:
     """The sign that others have set the power cap; empty where nothing does."""
     cap = reading.power_w
     if cap is None or any(abs(cap - ours) <= CAP_TOLERANCE_W for ours in possible_caps_w):
@@ -234,7 +234,7 @@ class LeasedActuator(GovernedLimits):
         if "power_w" not in self._taken_limits | self._uncertain_limits:
             cap_w = self._find_cap_w(self._settings_in_force.power_w)
             if cap_w is not None:
-                found["power_w"] = find_foreign_cap(reading, (cap_w, *self._uncertain_caps_w))
+                found["power_w"] = explain_foreign_cap(reading, (cap_w, *self._uncertain_caps_w))
         return {limit: why for limit, why in found.items() if why}
 
     def _stand_back(self, found: dict[Limit, str]) -> None:

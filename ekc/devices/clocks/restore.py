@@ -107,7 +107,7 @@ def end_stale_lease(gpu: str) -> RestoreResult | None:
 
 def restore_all() -> list[RestoreResult]:
     """Restore every lease of this user whose governor has ended or does not run."""
-    files = sorted(lease_file.find_lease_folder().glob("*.json"))
+    files = sorted(lease_file.prepare_lease_folder().glob("*.json"))
     return [_restore_unless_governed(file) for file in files]
 
 

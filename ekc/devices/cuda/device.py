@@ -30,7 +30,7 @@ from ekc.codegen.compiled import CompiledKernel, identify_kernel
 from ekc.devices import analytic_prior
 from ekc.devices.cuda.driver import format_cuda_version
 from ekc.devices.cuda.gpu import Gpu, SensorState
-from ekc.devices.cuda.library_kernel import LibraryKernel, find_library_call
+from ekc.devices.cuda.library_kernel import LibraryKernel, derive_library_call
 from ekc.devices.cuda.messages import (
     TimingRules,
     TimingSamples,
@@ -152,7 +152,7 @@ class CudaDevice:
 
     def list_library_kernels(self, op: Operator, count: int) -> tuple[LibraryKernel, ...]:
         """See `LibraryDevice`."""
-        call = find_library_call(op)
+        call = derive_library_call(op)
         if call is None:
             raise DeviceError(f"cuBLASLt and cuDNN have no call for {op.name} as it is")
         kernel = LibraryKernel(op.name, call, op.inputs, op.outputs[0])

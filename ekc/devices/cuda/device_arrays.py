@@ -203,7 +203,7 @@ def check_addresses(
     out: TensorSpec,
 ) -> None:
     """Raises `InvalidInput` for an address unfit for the widest access, and for a result over an input."""
-    width = find_widest_access(compiled.ptx)
+    width = measure_widest_access(compiled.ptx)
     for name, array in arrays_by_name.items():
         if array.address % width:
             raise InvalidInput(
@@ -218,7 +218,7 @@ def check_addresses(
 
 
 @lru_cache(maxsize=1024)
-def find_widest_access(ptx: str) -> int:
+def measure_widest_access(ptx: str) -> int:
     """Bytes of the widest access to global memory; addresses must be multiples of it."""
     accesses = _ACCESS_PATTERN.findall(ptx)
     widths = [int(lanes or 1) * int(bits) * int(pair or 1) // 8 for lanes, bits, pair in accesses]

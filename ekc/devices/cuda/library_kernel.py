@@ -96,7 +96,7 @@ class LibraryKernel:
         return self.name.split(",")[0]
 
 
-def find_library_call(op: Operator) -> LibraryCall | None:
+def derive_library_call(op: Operator) -> LibraryCall | None:
     """The call of a library that computes an operator; None where there is none."""
     compute = op.computes[0]
     is_product = isinstance(compute.body, ex.Binary) and compute.body.op == "*" and compute.combine == "sum"

@@ -36,9 +36,9 @@ from ekc.devices.simulated.operating_point import (
     KernelWork,
     SteadyState,
     compute_settled_temperature,
+    compute_steady_state,
     compute_work,
     estimate_saving_interval,
-    find_steady_state,
 )
 from ekc.devices.simulated.residual import make_generator
 from ekc.devices.simulated.specs import GpuSpec
@@ -107,7 +107,7 @@ class VirtualBoard:
         self._time_s = 0.0
         self._is_running = False
         self._start_time_s = 0.0
-        self._idle_power = power.find_idle_power(spec, clock_mhz)
+        self._idle_power = power.compute_idle_parts(spec, clock_mhz)
         self.replace_kernel(state)
         idle = self._idle_power.compute_total(spec.power.ambient_c)
         self._temperature_c = float(spec.power.ambient_c + spec.power.kelvin_per_w * idle)
@@ -118,7 +118,7 @@ class VirtualBoard:
     def replace_kernel(self, state: SteadyState) -> None:
         """Run another kernel from the next `start` on; temperature and counter go on."""
         self._state = state
-        self._running_idle_power = power.find_idle_power(self._spec, state.clock_mhz)
+        self._running_idle_power = power.compute_idle_parts(self._spec, state.clock_mhz)
 
     def now_s(self) -> float:
         """Seconds of virtual time."""
@@ -211,7 +211,7 @@ class EnergyBreakdown:
 
 def break_down_energy(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> EnergyBreakdown:
     """Energy of one call at the requested clock, or at the highest clock that the power cap allows."""
-    state = find_steady_state(spec, kernel_work, requested_mhz)
+    state = compute_steady_state(spec, kernel_work, requested_mhz)
     settled = compute_settled_temperature(spec, state)
     idle = power.compute_idle_power(spec, state.clock_mhz, settled)
     causes = (
@@ -241,7 +241,7 @@ def _list_static_causes(
 ) -> tuple[EnergyCause, ...]:
     """Joules that grow with time, for any kernel."""
     seconds, clock = state.latency_s, state.clock_mhz
-    static = power.find_idle_power(spec, clock).compute_static(temperature_c)
+    static = power.compute_idle_parts(spec, clock).compute_static(temperature_c)
     constant = spec.power.constant_w
     tree = power.compute_idle_power(spec, clock, temperature_c) - static - constant
     dynamic_j = kernel_work.dynamic_energy.at_voltage(spec.voltage.at_clock(clock))
@@ -359,7 +359,7 @@ class SimulatedDevice:
         return estimate_saving_interval(self._spec, works[0], works[1], self._clock_mhz, random)
 
     def _find_steady_state(self, kernel: CompiledKernel, l2: str) -> SteadyState:
-        return find_steady_state(self._spec, self._compute_work(kernel, l2), self._clock_mhz)
+        return compute_steady_state(self._spec, self._compute_work(kernel, l2), self._clock_mhz)
 
     def _compute_work(self, kernel: CompiledKernel, l2: str) -> KernelWork:
         self._check_arch(kernel)

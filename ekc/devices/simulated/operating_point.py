@@ -121,7 +121,7 @@ def _count_events_of_launch(
     return count_events(spec, launch, resources, profile, resident, kept_share), resident
 
 
-def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
+def compute_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: float) -> SteadyState:
     """The operating point at the requested clock, or at the highest clock whose power stays under the cap.
 
     Where the work has arrays of factors and energies, so has the state; its throttle says whether any of them
@@ -142,7 +142,7 @@ def find_steady_state(spec: GpuSpec, kernel_work: KernelWork, requested_mhz: flo
 
 def compute_settled_temperature(spec: GpuSpec, state: SteadyState) -> Any:
     """Degrees Celsius of a board in this state once heat and cooling balance."""
-    idle, celsius = power.find_idle_power(spec, state.clock_mhz), spec.power.ambient_c
+    idle, celsius = power.compute_idle_parts(spec, state.clock_mhz), spec.power.ambient_c
     for _ in range(_SETTLING_STEPS):
         watts = idle.compute_total(celsius) + state.active_power_w
         celsius = spec.power.ambient_c + spec.power.kelvin_per_w * watts
@@ -249,6 +249,6 @@ def _compute_energies(spec: GpuSpec, work: KernelWork, draws: _Draws, start: int
     drawn = KernelWork(
         work.launches, power.DynamicEnergy(core, memory), tuple(draws.time[:, column] for column in columns)
     )
-    state = find_steady_state(spec, drawn, clock_mhz)
+    state = compute_steady_state(spec, drawn, clock_mhz)
     idle = power.compute_idle_power(spec, state.clock_mhz, compute_settled_temperature(spec, state))
     return np.asarray((idle + state.active_power_w) * state.latency_s)

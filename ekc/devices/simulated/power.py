@@ -216,7 +216,7 @@ class IdlePower:
         return self.fixed_w + self.compute_static(temperature_c) + self.clock_tree_w
 
 
-def find_idle_power(spec: GpuSpec, clock_mhz: Any) -> IdlePower:
+def compute_idle_parts(spec: GpuSpec, clock_mhz: Any) -> IdlePower:
     """The power of the board with the clock held, at any temperature."""
     voltage = spec.voltage.at_clock(clock_mhz)
     leakage_w = spec.power.static_w * voltage**LEAKAGE_VOLTAGE_EXPONENT
@@ -228,7 +228,7 @@ def find_idle_power(spec: GpuSpec, clock_mhz: Any) -> IdlePower:
 
 def compute_idle_power(spec: GpuSpec, clock_mhz: Any, temperature_c: Any) -> Any:
     """Watts of the board with no kernel running and the clock held."""
-    return find_idle_power(spec, clock_mhz).compute_total(temperature_c)
+    return compute_idle_parts(spec, clock_mhz).compute_total(temperature_c)
 
 
 def compute_active_clock_power(spec: GpuSpec, clock_mhz: Any, busy_sm_share: Any) -> Any:

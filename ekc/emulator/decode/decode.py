@@ -19,17 +19,17 @@ from ekc.emulator.decode.memory import MEMORY_WRITERS
 from ekc.emulator.decode.warp import WARP_WRITERS
 from ekc.errors import EkcError
 from ekc.ptx import opcodes
-from ekc.ptx.cfg import Block, build_blocks, find_live_in
+from ekc.ptx.cfg import Block, build_blocks, compute_live_in
 from ekc.ptx.module import TYPE_BYTES, KernelText, Module
-from ekc.ptx.wgmma_hazards import find_wgmma_hazards
+from ekc.ptx.wgmma_hazards import derive_wgmma_hazards
 
 _CLASS_BY_BYTES = {1: "H", 2: "H", 4: "W", 8: "D", 16: "Q"}
 """Classes of rows but "P", that of predicates: H (16 bit), W (32 bit), D (64 bit), Q (not emulated)."""
 
 
-def find_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
+def compute_lifetimes(blocks: list[Block]) -> tuple[dict[str, tuple[int, int]], set[str]]:
     """First and last place at which each register is live, and the registers that are live at the entry."""
-    live = find_live_in(blocks)
+    live = compute_live_in(blocks)
     span: dict[str, tuple[int, int]] = {}
     place = 0
 
@@ -57,7 +57,7 @@ SlotAllocation = tuple[dict[str, tuple[str, int]], dict[str, int], set[str]]
 
 def allocate_slots(blocks: list[Block], types: dict[str, str]) -> SlotAllocation:
     """Rows that registers share which are never live together."""
-    span, early = find_lifetimes(blocks)
+    span, early = compute_lifetimes(blocks)
     return *_assign_rows(span, types), early
 
 
@@ -132,7 +132,7 @@ def decode_kernel(module: Module, name: str, allocate: SlotAllocator = allocate_
     variables = {v.name: v for v in [*module.variables, *text.variables, *text.parameters]}
     dead = frozenset(text.registers) - text.readers_by_register.keys() | {"_"}
     context = DecodeContext(module, text, places, variables, dead, tuple(sorted(early)))
-    context.hazards = find_wgmma_hazards(blocks)
+    context.hazards = derive_wgmma_hazards(blocks)
     lines: list[str] = []
     for block in blocks:
         lines += _format_function(f"b{block.number}", _write_block(context, block, is_masked=False))

@@ -14,7 +14,7 @@ from ekc.emulator.numerics.rounding import (
     Double,
     apply_blockwise,
     canonicalize_nan,
-    find_sum_error,
+    compute_sum_error,
     flush,
     flush_operand,
     narrow,
@@ -134,7 +134,7 @@ def _from_integer(value: Array, target: str, rounding: str | None, sat: bool) ->
         return value.astype(NUMPY_TYPES[target])
     high, low = _split_exactly(value)
     total = np.asarray(high + low)
-    lost = find_sum_error(total, high, low)
+    lost = compute_sum_error(total, high, low)
     if target == "f64":
         result: Array = round_directed(total, lost < 0, lost > 0, mode) if mode != "rn" else total
         return saturate(result) if sat else result

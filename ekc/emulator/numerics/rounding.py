@@ -67,7 +67,7 @@ def saturate(value: Array) -> Array:
     return np.asarray(np.minimum(kept, np.ones((), value.dtype)))
 
 
-def find_sum_error(total: Array, a: Array, b: Array) -> Array:
+def compute_sum_error(total: Array, a: Array, b: Array) -> Array:
     """The rounding error of `total = a + b`, exactly (Knuth's two-sum; NaN where a part is infinite)."""
     part = total - a
     return np.asarray((a - (total - part)) + (b - part))
@@ -88,7 +88,7 @@ def round_to_odd(total: Array, lost: Array) -> Array:
 def sum_to_odd(a: Array, b: Array) -> Array:
     """The sum of two float arrays, rounded to odd."""
     total = np.asarray(a + b)
-    return round_to_odd(total, find_sum_error(total, a, b))
+    return round_to_odd(total, compute_sum_error(total, a, b))
 
 
 def apply_blockwise(function: Callable[..., Array], dtype: Any, *operands: Array) -> Array:

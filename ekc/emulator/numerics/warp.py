@@ -32,7 +32,7 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[[np.dtype[Any]], int]]
 }
 
 
-def find_shuffle_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
+def compute_shuffle_source(mode: str, lane: Array, b: Array, c: Array) -> tuple[NDArray[np.intp], Predicate]:
     """`shfl.sync.{up,down,bfly,idx}`: the lane to copy from, and whether it is in the segment.
 
     b is the lane or the distance; c holds the clamp in bits 4..0 and the segment mask in bits 12..8.
@@ -96,7 +96,7 @@ class FragmentIndices(NamedTuple):
 
 
 @cache
-def find_fragment_indices(operand: str, depth: int, dtype: str) -> FragmentIndices:
+def compute_fragment_indices(operand: str, depth: int, dtype: str) -> FragmentIndices:
     """The map of operand `a` (16 x depth), `b` (depth x 8) or `c`, also `d` (16 x 8) of mma.m16n8k<depth>."""
     lane = np.arange(WARP_SIZE)[:, None]
     group, place = lane // 4, lane % 4
@@ -160,13 +160,13 @@ def pack_registers(elements: Array, dtype: str, *, satfinite: bool = False) -> W
 
 def gather_fragments(matrix: Array, operand: str, depth: int, dtype: str) -> Word:
     """(warps, rows, columns) matrices as the fragment registers of their warps."""
-    place = find_fragment_indices(operand, depth, dtype)
+    place = compute_fragment_indices(operand, depth, dtype)
     return pack_registers(matrix[:, place.row, place.column], dtype)
 
 
 def scatter_fragments(registers: Word, operand: str, depth: int, dtype: str) -> Array:
     """Fragment registers (warps, 32, registers) as the matrices they hold, in float64 or int64."""
-    place = find_fragment_indices(operand, depth, dtype)
+    place = compute_fragment_indices(operand, depth, dtype)
     elements = unpack_registers(registers, dtype)
     shape = {"a": (ROWS, depth), "b": (depth, COLUMNS)}.get(operand, (ROWS, COLUMNS))
     matrix = np.empty((len(registers), *shape), elements.dtype)
@@ -189,7 +189,7 @@ def multiply_fragments(
     right = scatter_fragments(b, "b", depth, b_type).astype(np.float64)
     with np.errstate(all="ignore"):
         product = np.matmul(left, right)
-        place = find_fragment_indices("d", depth, d_type)
+        place = compute_fragment_indices("d", depth, d_type)
         sums, addend = product[:, place.row, place.column], unpack_registers(c, c_type)
         total = sums.astype(np.int64) + addend if d_type == "s32" else sums + addend
     return pack_registers(total, d_type, satfinite=satfinite)
@@ -205,7 +205,7 @@ class LdmatrixSources(NamedTuple):
 
 
 @cache
-def find_ldmatrix_sources(matrix_count: int, is_transposed: bool = False) -> LdmatrixSources:
+def compute_ldmatrix_sources(matrix_count: int, is_transposed: bool = False) -> LdmatrixSources:
     """`ldmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16`, and of `stmatrix` the same map.
 
     Lanes 8 i .. 8 i + 7 hold the row addresses of matrix i, which arrives in register i: lane l holds

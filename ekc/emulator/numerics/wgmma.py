@@ -83,7 +83,7 @@ class ChunkLayout(NamedTuple):
 
 
 @cache
-def find_chunk_layout(operand: WgmmaOperand, swizzle: int) -> ChunkLayout:
+def compute_chunk_layout(operand: WgmmaOperand, swizzle: int) -> ChunkLayout:
     """Chunks in the order (line, half of k) of K-major, and (k, chunk of lines) of MN-major factors."""
     width = SWIZZLE_WIDTHS[swizzle]
     if not operand.is_transposed:
@@ -105,12 +105,12 @@ def _freeze_layout(*arrays: NDArray[np.int_]) -> ChunkLayout:
     return ChunkLayout(*rows)
 
 
-def find_chunk_addresses(operand: WgmmaOperand, descriptors: MatrixDescriptors) -> Index:
+def compute_chunk_addresses(operand: WgmmaOperand, descriptors: MatrixDescriptors) -> Index:
     """The shared address of every chunk: (descriptors, chunks). A swizzle acts on the address itself."""
     addresses = np.empty((descriptors.start.size, operand.chunk_count), np.int64)
     for swizzle in np.unique(descriptors.swizzle):
         own = descriptors.swizzle == swizzle
-        fixed, leading, stride = find_chunk_layout(operand, int(swizzle))
+        fixed, leading, stride = compute_chunk_layout(operand, int(swizzle))
         start, lbo, sbo = (f[own, None] for f in (descriptors.start, descriptors.leading, descriptors.stride))
         at = (start + fixed + leading * lbo + stride * sbo) & _ADDRESS_MASK
         addresses[own] = at ^ ((at >> 3) & (SWIZZLE_WIDTHS[swizzle] - CHUNK_BYTES))

@@ -32,12 +32,12 @@ def _find_cells_in_conflict(columns: Sequence[tuple[Any, ...]], kind: str) -> In
     `bar.warp.sync`. Writes of the same value do not conflict.
     """
     cell, lane, warp, epoch, kinds, value = (np.concatenate(x) for x in zip(*columns, strict=True))
-    across_warps = _find_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
-    within_warps = _find_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
+    across_warps = _select_mixed_groups([cell], warp, kinds, value, _KIND_CODES[kind])
+    within_warps = _select_mixed_groups([cell, warp, epoch], lane, kinds, value, _KIND_CODES[kind])
     return np.unique(np.concatenate([across_warps, within_warps]))
 
 
-def _find_mixed_groups(groups: list[Any], actors: Any, kinds: Any, value: Any, kind: int) -> Index:
+def _select_mixed_groups(groups: list[Any], actors: Any, kinds: Any, value: Any, kind: int) -> Index:
     """First keys of the groups of accesses with a change of this kind and several of `actors`.
 
     Groups of atomics only, and of writes of one value only, are left out."""

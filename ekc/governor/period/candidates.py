@@ -26,7 +26,7 @@ class PeriodCandidates:
     """Weighted mean likeness at each lag and its multiples; at most 1."""
 
 
-def find_candidates(similarity: SelfSimilarity, shortest_s: float, longest_s: float) -> PeriodCandidates:
+def list_candidates(similarity: SelfSimilarity, shortest_s: float, longest_s: float) -> PeriodCandidates:
     """Peaks of likeness between two lags."""
     likeness = similarity.likeness
     is_peak = (likeness[1:-1] >= likeness[:-2]) & (likeness[1:-1] > likeness[2:])
@@ -81,7 +81,7 @@ def find_longer_period(views: SignalViews, part_s: float, longest_s: float) -> t
     (similarities,) = compute_similarities(slow, (SIMILARITY_PARTS,))
     best, answer = 0.0, None
     for view in np.flatnonzero(enough):
-        found = find_candidates(similarities[view], 1.5 * part_s, min(longest_s, MAX_PARTS * part_s))
+        found = list_candidates(similarities[view], 1.5 * part_s, min(longest_s, MAX_PARTS * part_s))
         good = found.score >= MIN_SCORE + SINGLE_REPEAT_PENALTY * found.lag_s / views.seconds
         if good.any() and (top := float(found.score[good].max())) > best:
             best, answer = top, (float(found.lag_s[good][np.argmax(found.score[good])]), int(view))

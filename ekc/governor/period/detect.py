@@ -14,8 +14,8 @@ from ekc.governor.period.candidates import (
     PeriodCandidates,
     SelfSimilarity,
     compute_similarities,
-    find_candidates,
     find_longer_period,
+    list_candidates,
     refine_period,
     score_lags,
 )
@@ -105,7 +105,7 @@ def _analyse_views(signals: SignalViews) -> list[_ViewAnalysis]:
     shortest = MIN_UPDATES_PER_PERIOD * signals.update_s
     return [
         _ViewAnalysis(
-            view, index, float(signals.update_s[view]), row, find_candidates(row, shortest[view], longest)
+            view, index, float(signals.update_s[view]), row, list_candidates(row, shortest[view], longest)
         )
         for index, rows in enumerate(compute_similarities(signals, SIMILARITY_PARTS))
         for view, row in enumerate(rows)

@@ -137,7 +137,7 @@ class SimulatedJob(Timeline):
         return int(self.regime.max()) + 1
 
 
-def find_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, int, float]:
+def compute_clock_indices(card: SimulatedCard, settings: Settings) -> tuple[int, int, float]:
     """(place of the memory clock, place of the SM clock, power cap) under some settings."""
     clocks = card.list_sm_clocks_mhz()
     limit = clocks[-1] if settings.sm_mhz is None else settings.sm_mhz
@@ -284,7 +284,7 @@ class SimulatedRun:
     def _get_tables(self, settings: Settings) -> StageTables:
         """Time and power of stages under one setting: arrays of (stage,)."""
         if settings not in self._tables_by_settings:
-            memory, sm, cap = find_clock_indices(self.job.card, settings)
+            memory, sm, cap = compute_clock_indices(self.job.card, settings)
             table = compute_tables(self.job.card, self.job.stages, cap)
             column = (a[:, memory, sm] for a in (table.stretch, table.watts, table.clock_mhz))
             self._tables_by_settings[settings] = StageTables(*column)

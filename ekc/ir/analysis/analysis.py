@@ -38,9 +38,9 @@ from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS
 from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import BoundsGuard, substitute_access
 from ekc.ir.lowering.fragments import (
-    find_ldmatrix_fit,
-    find_register_element,
-    find_row_pointer,
+    derive_ldmatrix_fit,
+    derive_register_element,
+    derive_row_pointer,
     iterate_ldmatrix_variants,
     list_element_strides,
 )
@@ -277,12 +277,12 @@ class _QuantityWalk:
         for across, pair, share in iterate_ldmatrix_variants(node):
             if has_any(share):
                 width = 1 + pair
-                row = substitute_access(node.source, find_row_pointer(node, across, pair))
+                row = substitute_access(node.source, derive_row_pointer(node, across, pair))
                 together: LaneSteps = {node.fragment_loops[-1].name: 2} if pair else {}
                 self.traffic.count_matrix_loads(row, registers * width, count / width * share, together)
-        by_element = ~find_ldmatrix_fit(node).is_possible
+        by_element = ~derive_ldmatrix_fit(node).is_possible
         if has_any(by_element):
-            element = substitute_access(node.source, find_register_element(node, 0, 0))
+            element = substitute_access(node.source, derive_register_element(node, 0, 0))
             loads = count * registers * node.instruction.elements_per_register * by_element
             moves = list_element_strides(node)
             self.traffic.count_access(element, "load", 1, loads, (), lane_moves=moves)

@@ -227,7 +227,7 @@ def count_address_wavefronts(
     lane = np.arange(WARP)
     active = lane < lane_counts[:, None]
     parts = np.maximum(width_bytes // BANK_BYTES, 1)
-    parts = np.where((parts > 1) & find_paired_rows(address, active), parts // 2, parts)[:, None]
+    parts = np.where((parts > 1) & detect_paired_rows(address, active), parts // 2, parts)[:, None]
     size = WARP // parts
     part = lane // size
     # An inactive lane has the address of the first of its part; a part without lanes takes no turn.
@@ -238,7 +238,7 @@ def count_address_wavefronts(
     return np.asarray((most * begins).sum(axis=1))
 
 
-def find_paired_rows(address: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def detect_paired_rows(address: NDArray[np.int64], active: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether all neighbours (i and i^1, or i and i^2) read the same address."""
     paired = np.zeros(len(address), dtype=bool)
     for step in (1, 2):

@@ -22,7 +22,7 @@ from ekc.ir.affine import (
     QuasiAffine,
     ceil_div,
     choose,
-    find_atom_range,
+    compute_atom_range,
     max_extent,
     min_extent,
 )
@@ -161,7 +161,7 @@ def _compute_guard_shares(g: BoundsGuard, extents: Mapping[str, Extent], lane_st
     columns: list[Any] = []
     low = form.const
     for atom, step in form.terms:
-        first, last = find_atom_range(atom, extents)
+        first, last = compute_atom_range(atom, extents)
         count = last - first + 1
         # A digit with a negative step has its least value at its last iteration.
         low = low + step * choose(step < 0, last, first)

@@ -11,9 +11,9 @@ from ekc.ir.affine import (
     AffineForm,
     Extent,
     ceil_div,
-    find_atom_range,
-    find_carry_period,
-    find_displacement,
+    compute_atom_range,
+    compute_carry_period,
+    compute_displacement,
     max_extent,
     min_extent,
 )
@@ -30,7 +30,7 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
 from ekc.ir.lowering.buffers import BoundsGuard, TensorAccess
 from ekc.ir.lowering.fragments import LANE_MATRIX_HIGH, LDMATRIX_LANES
-from ekc.ir.lowering.nodes import LaunchTree, StageNode, find_strip_width
+from ekc.ir.lowering.nodes import LaunchTree, StageNode, choose_strip_width
 from ekc.ir.lowering.regions import Region
 from ekc.ir.program import Nest
 
@@ -60,7 +60,7 @@ class WarpRequest:
             return WarpAccessPattern(itemsize, self.vector, self.extents, self.steps)
         moves = list(self.lane_moves)
         for atom, coefficient in self.access.address.terms:
-            first, last = find_atom_range(atom, extents)
+            first, last = compute_atom_range(atom, extents)
             moves.append((coefficient, lane_steps.get(atom, 1), last - first + 1))
         first, chunks = self.access.address.const, None if buffer is None else buffer.swizzle
         return WarpAccessPattern(itemsize, self.vector, self.extents, self.steps, first, tuple(moves), chunks)
@@ -117,7 +117,7 @@ class TrafficCounter:
         moves = to_float64(region.size) / to_float64(vector)
         full = moves // self.thread_count
         rounds = ((trips * full, self.thread_count), (trips, moves - full * self.thread_count))
-        strip_width = find_strip_width(node, self.kernel.thread_count)
+        strip_width = choose_strip_width(node, self.kernel.thread_count)
         lane_steps = map_segment_lane_steps(region, vector, strip_width)
         loop_extents = collect_extents(self.kernel.nest, region)
         for access in [node.source] if node.producer_reads is None else list(node.producer_reads.values()):
@@ -218,7 +218,10 @@ def _list_digits(address: AffineForm, name: str, extent: Extent, width: Any = 1)
     divisions = [a for a, _ in address.terms if not isinstance(a, str) and name in a.find_variables()]
     if not divisions:
         return [(extent, step * width)]
-    carries = reduce(min_extent, [find_carry_period(a, name) for a in divisions]) // width
+    carries = reduce(min_extent, [compute_carry_period(a, name) for a in divisions]) // width
     period = min_extent(max_extent(carries, 1), extent)
-    low, high = find_displacement(address, name, width), find_displacement(address, name, period * width)
+    low, high = (
+        compute_displacement(address, name, width),
+        compute_displacement(address, name, period * width),
+    )
     return [(period, low), (ceil_div(extent, period), high)]

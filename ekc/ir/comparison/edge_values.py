@@ -22,8 +22,8 @@ from ekc.ir import expr as ex
 from ekc.ir.comparison.tolerance import (
     ReferenceEvaluator,
     TensorPart,
+    compute_read_indices,
     estimate_rounding,
-    find_read_indices,
     overflow_to_infinity,
 )
 from ekc.ir.compute import Compute, list_operations
@@ -273,7 +273,7 @@ def _evaluate_in_order(
     for name in dict.fromkeys(x.tensor for x in ex.find_loads(compute.body)):
         if name in evaluator.producers:
             producer = evaluator.producers[name]
-            indices = find_read_indices(compute, producer.output, where)
+            indices = compute_read_indices(compute, producer.output, where)
             part = dict(zip((a.name for a in producer.spatial_axes), indices, strict=True))
             values = _evaluate_in_order(evaluator, producer, part, unstored, step, dtype)
             tensors[name] = TensorPart(producer.output.shape, indices, values)

@@ -57,7 +57,7 @@ class TensorPart:
         return np.asarray(self.values[tuple(np.searchsorted(own, i) for own, i in pairs)])
 
 
-def find_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
+def compute_read_indices(compute: Compute, spec: TensorSpec, where: Mapping[str, NDArray[Any]]) -> Indices:
     """Indices of a tensor that a compute reads at chosen indices of its own, clipped to the tensor."""
     ranges = dict(where) | {a.name: np.arange(a.extent) for a in compute.reduction_axes}
     loads = [load for load in ex.find_loads(compute.body) if load.tensor == spec.name]
@@ -186,7 +186,7 @@ class ReferenceEvaluator:
         that it reads, or all elements where those are at least half of them."""
         producer = self.producers[name]
         if not is_elementwise(reader, producer.output):
-            indices = find_read_indices(reader, producer.output, where)
+            indices = compute_read_indices(reader, producer.output, where)
             if name in self._full_tensors or 2 * math.prod(map(len, indices)) >= producer.output.elements:
                 return self.evaluate_tensor(name)
             part = dict(zip((a.name for a in producer.spatial_axes), indices, strict=True))

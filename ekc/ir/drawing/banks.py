@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ekc.errors import InvalidInput
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, evaluate_form, split_digits
-from ekc.ir.analysis.bank_conflicts import count_address_wavefronts, find_paired_rows
+from ekc.ir.analysis.bank_conflicts import count_address_wavefronts, detect_paired_rows
 from ekc.ir.analysis.issued_accesses import compute_copy_width, compute_merged_width, list_unrolled_loops
 from ekc.ir.analysis.traffic import list_segment_digits
 from ekc.ir.drawing import svg
-from ekc.ir.drawing.ownership import find_thread_values
+from ekc.ir.drawing.ownership import compute_thread_values
 from ekc.ir.drawing.svg import CYCLE, Cell, Column, Drawn, Figure
 from ekc.ir.hardware.memory import BANK_BYTES, BANKS, WARP
 from ekc.ir.hardware.mma import LANE_GROUPS, LDMATRIX_ROW_BYTES
@@ -25,13 +25,13 @@ from ekc.ir.lowering import nodes as tree
 from ekc.ir.lowering.buffers import Buffer, substitute_access
 from ekc.ir.lowering.fragments import (
     LDMATRIX_LANES,
-    find_ldmatrix_fit,
-    find_register_element,
-    find_row_pointer,
+    derive_ldmatrix_fit,
+    derive_register_element,
+    derive_row_pointer,
     iterate_ldmatrix_variants,
 )
 from ekc.ir.lowering.lower import derive_launches
-from ekc.ir.lowering.nodes import LaunchTree, find_strip_width
+from ekc.ir.lowering.nodes import LaunchTree, choose_strip_width
 from ekc.ir.printer import format_shape
 from ekc.ir.program import Program
 from ekc.tables import count_nouns
@@ -92,7 +92,7 @@ def _split_into_parts(request: SharedRequest) -> list[dict[int, list[int]]]:
     """The words of each lane, for lanes that take their turn together (see `count_address_wavefronts`)."""
     count, width = len(request.address), request.width_bytes
     number = max(width // BANK_BYTES, 1)
-    if number > 1 and find_paired_rows(request.warp_bytes, (np.arange(WARP) < count)[None])[0]:
+    if number > 1 and detect_paired_rows(request.warp_bytes, (np.arange(WARP) < count)[None])[0]:
         number //= 2
     size = WARP // number
     words = {
@@ -150,7 +150,7 @@ def _make_load(
 ) -> SharedRequest:
     """A load by the threads of the first warp."""
     lanes = np.arange(min(int(kernel.thread_count), WARP))
-    address = _evaluate_lanes(form, find_thread_values(kernel, lanes), len(lanes))
+    address = _evaluate_lanes(form, compute_thread_values(kernel, lanes), len(lanes))
     return SharedRequest(buffer, "load", origin, address, vector)
 
 
@@ -163,7 +163,7 @@ def _evaluate_lanes(form: AffineForm, lanes: Mapping[str, Any], count: int) -> N
 def _make_copy_store(kernel: LaunchTree, node: tree.StageNode) -> SharedRequest:
     """The store of a copy by all threads, which take neighbouring vectors."""
     region, vector = node.buffer.region, int(node.staging.vector)
-    strip = int(np.max(find_strip_width(node, kernel.thread_count)))
+    strip = int(np.max(choose_strip_width(node, kernel.thread_count)))
     extents, steps = list_segment_digits(node.target_address, region, vector, strip)
     number = np.arange(min(int(kernel.thread_count), WARP, max(int(region.size) // vector, 1)))
     digits = split_digits(number, dict(enumerate(map(int, extents)))).values()
@@ -181,11 +181,11 @@ def _make_fragment_load(kernel: LaunchTree, node: tree.FragmentNode) -> SharedRe
     """The load of a fragment: the rows of an `ldmatrix`, or elements of each lane."""
     buffer = node.source.buffer
     assert buffer is not None
-    if not find_ldmatrix_fit(node).is_possible:
-        element = substitute_access(node.source, find_register_element(node, 0, 0))
+    if not derive_ldmatrix_fit(node).is_possible:
+        element = substitute_access(node.source, derive_register_element(node, 0, 0))
         return _make_load(kernel, buffer, f"load into {node.staging.name}", element.address, 1)
     across, pair, _ = next(v for v in iterate_ldmatrix_variants(node) if v[2])
-    row = substitute_access(node.source, find_row_pointer(node, across, pair))
+    row = substitute_access(node.source, derive_row_pointer(node, across, pair))
     matrices = node.registers_per_lane * (1 + pair)
     lanes = split_digits(np.arange(LANE_GROUPS * matrices), LDMATRIX_LANES)
     address = _evaluate_lanes(row.address, lanes, LANE_GROUPS * matrices)

@@ -22,7 +22,7 @@ from ekc.ir.hardware.mma import (
 )
 from ekc.ir.hardware.wgmma import STRIP_COLUMNS, WARPGROUP_WARPS, WgmmaFamily
 from ekc.ir.lowering import nodes as tree
-from ekc.ir.lowering.fragments import count_fragments_per_load, find_ldmatrix_fit
+from ekc.ir.lowering.fragments import count_fragments_per_load, derive_ldmatrix_fit
 from ekc.ir.lowering.lower import derive_launches
 from ekc.ir.program import Program
 
@@ -37,7 +37,7 @@ Layout = tuple[NDArray[np.int64], NDArray[np.int64]]
 """(lane, register) of each element of a matrix. A warpgroup counts its lanes through its four warps."""
 
 
-def find_mma_layouts(instruction: MmaInstruction) -> dict[str, Layout]:
+def compute_mma_layouts(instruction: MmaInstruction) -> dict[str, Layout]:
     """Layouts of the factors a (rows x depth) and b (depth x columns) and of the sums c of one `mma`."""
     each, depth = instruction.elements_per_register, instruction.depth
     lane, register, slot = np.indices((WARP, instruction.a_registers, each))
@@ -56,7 +56,7 @@ def find_mma_layouts(instruction: MmaInstruction) -> dict[str, Layout]:
     return {"a": a, "b": b, "c": _make_layout((MMA_ROWS, MMA_COLUMNS), rows, columns, lane, register)}
 
 
-def find_wgmma_layout(family: WgmmaFamily, strip_count: int) -> Layout:
+def compute_wgmma_layout(family: WgmmaFamily, strip_count: int) -> Layout:
     """Layout of the sums of one `wgmma` of `strip_count` strips."""
     lane, register = np.indices((WARPGROUP_WARPS * WARP, SUMS_PER_LANE * strip_count))
     group, place = np.divmod(lane % WARP, LANES_PER_GROUP)
@@ -96,7 +96,7 @@ def _draw_mma(node: tree.MmaNode) -> Drawn:
     """Factor b above the sums, factor a on their left, as in a product on paper."""
     instruction = node.tile.instruction
     assert isinstance(instruction, MmaInstruction)
-    each, layouts = instruction.elements_per_register, find_mma_layouts(instruction)
+    each, layouts = instruction.elements_per_register, compute_mma_layouts(instruction)
     names = node.tile.a_load.tensor, node.tile.b_load.tensor, node.compute.target.spec.name
     size = f"{MMA_ROWS} x {instruction.depth} by {instruction.depth} x {MMA_COLUMNS}"
     packed = f"; a register of a factor holds {each} neighbours along {node.tile.depth_loop.axis}."
@@ -156,7 +156,7 @@ def _describe_loads(node: tree.MmaNode) -> list[str]:
     for factor in (node.a, node.b):
         if not isinstance(factor, tree.FragmentNode):
             continue
-        fits, pair = find_ldmatrix_fit(factor), int(np.max(count_fragments_per_load(factor)))
+        fits, pair = derive_ldmatrix_fit(factor), int(np.max(count_fragments_per_load(factor)))
         name, count = factor.staging.name, int(np.max(factor.fragment_count))
         if not fits.is_possible:
             words.append(f"{name}: {count} fragments, loaded element by element.")
@@ -174,7 +174,7 @@ def _draw_wgmma(node: tree.MmaNode) -> Drawn:
     assert strip_loop is not None
     strips = int(strip_loop.extent)
     rows, columns = WARPGROUP_WARPS * MMA_ROWS, STRIP_COLUMNS * strips
-    lanes, registers = find_wgmma_layout(family, strips)
+    lanes, registers = compute_wgmma_layout(family, strips)
     a, b, c = node.tile.a_load.tensor, node.tile.b_load.tensor, node.compute.target.spec.name
     column = Column()
     column.add_note(

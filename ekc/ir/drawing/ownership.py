@@ -31,12 +31,12 @@ class BlockTile:
     """Loops of which only the first iterations are in it; empty where the tile is complete."""
 
 
-def find_thread_values(kernel: LaunchTree, threads: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+def compute_thread_values(kernel: LaunchTree, threads: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     """Values of the thread loops for linear numbers of threads, by loop name."""
     return split_digits(threads, {x.name: int(x.extent) for x in kernel.thread_loops})
 
 
-def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
+def compute_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     """The elements that a block writes, each with its thread; an element that a thread updates again and
     again is in it once."""
     target, lanes, region_extents, path = _find_target(kernel)
@@ -49,7 +49,7 @@ def find_block_tile(kernel: LaunchTree, block: int = 0) -> BlockTile:
     for position, (name, count) in enumerate(counts.items(), 1):
         grid[name] = np.arange(count).reshape([-1 if i == position else 1 for i in range(len(shape))])
     number = np.arange(shape[0]).reshape(-1, *[1] * len(counts))
-    grid |= find_thread_values(kernel, number)
+    grid |= compute_thread_values(kernel, number)
     grid |= split_digits(np.asarray(block), {x.name: int(x.extent) for x in kernel.block_loops})
     inside = np.ones(shape, bool)
     for guard in target.guards:

@@ -11,8 +11,8 @@ from ekc.ir.drawing import svg
 from ekc.ir.drawing.ownership import (
     BlockTile,
     TileGrid,
-    find_block_tile,
-    find_thread_values,
+    compute_block_tile,
+    compute_thread_values,
     make_tile_grid,
     merge_cells,
 )
@@ -64,7 +64,7 @@ def draw_computing_launches(program: Program, heading: str, draw: Callable[[Laun
 
 def _draw_launch(kernel: LaunchTree) -> Drawn:
     """The whole tile, its corner, and the steps of the loops along each axis."""
-    tile = find_block_tile(kernel)
+    tile = compute_block_tile(kernel)
     grid = make_tile_grid(tile)
     marked = int(grid.owner[grid.owner >= 0][0]) if (grid.owner >= 0).any() else 0
     column = Column()
@@ -105,7 +105,7 @@ def _describe_tile(kernel: LaunchTree, tile: BlockTile, grid: TileGrid, marked: 
         f"of {_format_shape(output.shape)}: "
         f"{count_nouns(len(tile.thread), 'element')} by {count_nouns(threads, 'thread')}, {each} each."
     )
-    at = find_thread_values(kernel, np.asarray(marked))
+    at = compute_thread_values(kernel, np.asarray(marked))
     place = ", ".join(f"{x.level} {x.name} = {int(at[x.name])}" for x in reversed(kernel.thread_loops))
     if place:
         yield f"Thread {marked} is {place}."

@@ -46,7 +46,7 @@ def apply_swizzle(address: Any, chunks: Any, itemsize: int) -> Any:
     return address ^ (address // line % chunks * chunk)
 
 
-def find_swizzle_period(chunks: int, itemsize: int) -> int:
+def compute_swizzle_period(chunks: int, itemsize: int) -> int:
     """Elements after which the swizzle repeats: a step of so many moves the stored address as far."""
     return 1 if chunks == 1 else SHARED_LINE_BYTES // itemsize * chunks
 
@@ -66,7 +66,7 @@ def apply_panel_layout(address: Any, row_pitch: Any, row_count: Any, panel: int)
     return place // panel * (row_count * panel) + row * panel + place % panel
 
 
-def find_panel_distance(step: int, row_pitch: int, row_count: int, panel: int) -> int | None:
+def compute_panel_distance(step: int, row_pitch: int, row_count: int, panel: int) -> int | None:
     """Stored distance of a row-major step, in elements; None for a step of no whole rows or lines."""
     if step % row_pitch == 0:
         return step // row_pitch * panel

@@ -16,8 +16,8 @@ from ekc.ir.hardware.memory import (
     SWIZZLE_PATTERN_BYTES,
     apply_panel_layout,
     apply_swizzle,
-    find_panel_distance,
-    find_swizzle_period,
+    compute_panel_distance,
+    compute_swizzle_period,
 )
 from ekc.ir.lowering.regions import Region
 from ekc.ir.refusal import make_schedule_error
@@ -110,7 +110,7 @@ class Buffer:
             step = step * size
         return tuple(strides[i] for i in range(len(self.region.segments)))
 
-    def find_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
+    def compute_address(self, coordinates: tuple[AffineForm, ...]) -> AffineForm:
         """Address of the element with these coordinates, without panels and swizzle (`apply_layout`)."""
         return sum_scaled_forms(coordinates, self.strides)
 
@@ -120,12 +120,12 @@ class Buffer:
             address = apply_panel_layout(address, self.row_pitch, self.row_count, self.panel)
         return apply_swizzle(address, self.swizzle, self.dtype.bytes)
 
-    def find_stored_distance(self, step: int) -> int | None:
+    def compute_stored_distance(self, step: int) -> int | None:
         """Stored distance of two elements whose addresses differ by `step`; None where it is not constant."""
         distance: int | None = step
         if self.panel:
-            distance = find_panel_distance(step, int(self.row_pitch), int(self.row_count), self.panel)
-        period = find_swizzle_period(int(self.swizzle), self.dtype.bytes)
+            distance = compute_panel_distance(step, int(self.row_pitch), int(self.row_count), self.panel)
+        period = compute_swizzle_period(int(self.swizzle), self.dtype.bytes)
         return None if distance is None or distance % period else distance
 
     @property
@@ -171,7 +171,7 @@ def make_buffer_access(
     segment_coordinates: tuple[AffineForm, ...],
 ) -> TensorAccess:
     """An access to a buffer. It needs no guard: buffers are filled with zeros outside the tensor."""
-    address = buffer.find_address(segment_coordinates)
+    address = buffer.compute_address(segment_coordinates)
     return TensorAccess(spec, buffer, index, address, (), segment_coordinates)
 
 
@@ -262,8 +262,8 @@ def _locate_in_segments(
     forms = []
     for s in region.segments:
         if s.is_joint and part is not None:
-            forms.append(part.find_joint_coordinate(s))
+            forms.append(part.derive_joint_coordinate(s))
             continue
-        offset = region.find_offset(coordinates, s.dim)
+        offset = region.compute_offset(coordinates, s.dim)
         forms.append(AffineForm(tuple((a, c // s.stride) for a, c in offset.terms), offset.const // s.stride))
     return tuple(forms)

@@ -42,7 +42,7 @@ class LdmatrixFit:
         return np.asanyarray(self.direct) | self.transposed
 
 
-def find_ldmatrix_fit(node: FragmentNode) -> LdmatrixFit:
+def derive_ldmatrix_fit(node: FragmentNode) -> LdmatrixFit:
     """Ways in which `ldmatrix` can load a fragment from its shared tile."""
     tile, row = node.tile, LDMATRIX_ROW_BYTES // node.source.dtype.bytes
     is_16_bit = node.source.dtype.bytes == 2
@@ -81,13 +81,13 @@ def _can_pair(node: FragmentNode) -> bool:
 
 def iterate_ldmatrix_variants(node: FragmentNode) -> Iterator[tuple[bool, bool, Any]]:
     """Every way to load matrices: (transposed, two fragments at once, whether the node uses this way)."""
-    fits, number = find_ldmatrix_fit(node), count_fragments_per_load(node)
+    fits, number = derive_ldmatrix_fit(node), count_fragments_per_load(node)
     for across, fitting in ((False, fits.direct), (True, fits.transposed & np.logical_not(fits.direct))):
         for pair in (False, True) if _can_pair(node) else (False,):
             yield across, pair, fitting & (number == 1 + pair)
 
 
-def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> dict[str, AffineForm]:
+def derive_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> dict[str, AffineForm]:
     """The row whose address a lane gives: loops of the tile in terms of `LANE_ROW`, `LANE_MATRIX_LOW` and
     `LANE_MATRIX_HIGH`.
 
@@ -113,7 +113,7 @@ def find_row_pointer(node: FragmentNode, transposed: bool, is_paired: bool) -> d
     return place | {tile.depth_loop.name: depth, side: AffineForm(((LANE_ROW, 1),))}
 
 
-def find_register_element(node: FragmentNode, register: int, slot: int) -> dict[str, AffineForm]:
+def derive_register_element(node: FragmentNode, register: int, slot: int) -> dict[str, AffineForm]:
     """One element of a lane's register: loops of the tile in terms of the lane's group and place."""
     tile, each = node.tile, node.instruction.elements_per_register
     place, group = tile.lane_loop.name, AffineForm(((tile.lane_group_loop.name, 1),))
@@ -146,7 +146,7 @@ def is_mn_major(node: MmaNode, factor: SharedFactor) -> bool | None:
     return True if own.name in along else None
 
 
-def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Extent]:
+def compute_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Extent]:
     """Elements that a step of each loop moves in the tile, as the instruction requires, by loop name."""
     tile, buffer = node.tile, factor.source.buffer
     assert buffer is not None
@@ -165,7 +165,7 @@ def find_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Exten
     return {loop.name: step * one for loop, step in own.items()} | {tile.depth_loop.name: deep}
 
 
-def find_tile_start(node: MmaNode, factor: SharedFactor) -> TensorAccess:
+def derive_tile_start(node: MmaNode, factor: SharedFactor) -> TensorAccess:
     """The first element of the tile of a product."""
     start = {x.name: AffineForm() for x in (*node.tile.inner_loops, *node.tile.spread_loops)}
     return substitute_access(factor.source, start)

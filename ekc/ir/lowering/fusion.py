@@ -169,10 +169,10 @@ def can_use_staging(nest: Nest, staging: Staging, user: Staging) -> bool:
         return True
     if staging.scope != "shared" or nest.stagings.index(staging) >= nest.stagings.index(user):
         return False
-    return find_staging_depth(nest, staging.at) <= find_staging_depth(nest, user.at)
+    return compute_staging_depth(nest, staging.at) <= compute_staging_depth(nest, user.at)
 
 
-def find_staging_depth(nest: Nest, at: str | None) -> int:
+def compute_staging_depth(nest: Nest, at: str | None) -> int:
     """Depth of a staging: the position of its loop, -1 outside all loops."""
     return -1 if at is None else nest.find_position(at)
 
@@ -187,7 +187,7 @@ def has_dependence(nest: Nest, staging: Staging, user: Staging) -> bool:
 def find_misplaced_producer(nest: Nest) -> tuple[Staging, Staging] | None:
     """(producer, reader) where a fused producer is computed deeper than its reader; None if nowhere."""
     computed = [s for s in nest.stagings if s.producer is not None]
-    depths = {s.name: find_staging_depth(nest, s.at) for s in computed}
+    depths = {s.name: compute_staging_depth(nest, s.at) for s in computed}
     pairs = ((s, user) for s in computed for user in computed if has_dependence(nest, s, user))
     return next(((s, user) for s, user in pairs if depths[user.name] < depths[s.name]), None)
 

@@ -52,7 +52,7 @@ class ImplicitGemmView:
     """Iterations of each joint loop in the tile."""
 
 
-def find_joint_loops(
+def derive_joint_loops(
     reads: Sequence[tuple[AffineForm, ...]], inner_loops: frozenset[str], axis_by_loop: Mapping[str, str]
 ) -> tuple[JointLoop, ...]:
     """The joint loops that a tile cuts.

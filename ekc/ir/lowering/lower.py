@@ -34,10 +34,10 @@ from ekc.ir.lowering.fusion import (
     has_dependence,
     order_by_dependence,
 )
-from ekc.ir.lowering.memory_access import find_reduction_guards, map_axes_to_element, to_affine_index
+from ekc.ir.lowering.memory_access import derive_reduction_guards, map_axes_to_element, to_affine_index
 from ekc.ir.lowering.nodes import LaunchTree
-from ekc.ir.lowering.regions import Region, find_region, make_segment_variables
-from ekc.ir.lowering.tensor_tiles import TensorTile, find_tensor_tile
+from ekc.ir.lowering.regions import Region, derive_region, make_segment_variables
+from ekc.ir.lowering.tensor_tiles import TensorTile, derive_tensor_tile
 from ekc.ir.program import THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import make_schedule_error
 
@@ -97,7 +97,7 @@ class _LaunchBuilder:
         self.used_loops = {name for index in indices for form in index for name in form.find_variables()}
         self.serial_loops = [x for x in nest.loops if x.is_serial]
         self.reduction_lanes = tuple(x for x in nest.loops if x.is_thread and x.is_reduction)
-        self.tile = find_tensor_tile(nest, self.tensors) if nest.instruction else None
+        self.tile = derive_tensor_tile(nest, self.tensors) if nest.instruction else None
         self.fragments: dict[str, tree.FragmentNode] = {}
         self.accumulation_start = self._find_accumulation_start()
         self.buffers: dict[str, Buffer] = {s.name: self._make_buffer(s) for s in nest.stagings}
@@ -148,7 +148,7 @@ class _LaunchBuilder:
         if fused_reads:
             reads, extents = [*reads, *fused_reads], extents | self.nest.fused_reduction_extents
             inner |= frozenset(self.nest.fused_reduction_extents)
-        region = find_region(reads, inner, extents, self.axis_by_loop)
+        region = derive_region(reads, inner, extents, self.axis_by_loop)
         source = self.nest.find_staging(staging.source)
         order = staging.order or (source.order if source else ()) or tuple(range(len(region.base)))
         copies: Extent = 1
@@ -172,7 +172,7 @@ class _LaunchBuilder:
     def _find_output_region(self) -> Region:
         inside = self.serial_loops[self.accumulation_start :]
         inner = frozenset(x.name for x in inside)
-        region = find_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
+        region = derive_region([self.store_index], inner, self.nest.extents, self.axis_by_loop)
         points = prod(x.extent for x in inside if not x.is_reduction)
         if is_any(region.size != points):
             # A hull has elements that other threads write.
@@ -278,7 +278,7 @@ class _LaunchBuilder:
         buffer = self.buffers[staging.name]
         spec = self.tensors[staging.tensor]
         coordinates = buffer.region.find_coordinates()
-        address = buffer.find_address(make_segment_variables(buffer.region))
+        address = buffer.compute_address(make_segment_variables(buffer.region))
         extents = self._find_extents_with_segments(buffer.region)
         if staging.source != staging.tensor:
             source_buffer = self.buffers[staging.source]
@@ -316,7 +316,7 @@ class _LaunchBuilder:
     def _build_statement(self) -> tree.ComputeNode:
         reads = {load: self._build_read(load, forms) for load, forms in self.read_indices.items()}
         target = self._build_target()
-        guards = find_reduction_guards(self.nest, self.tensors)
+        guards = derive_reduction_guards(self.nest, self.tensors)
         if self.accumulator is None:
             guards += target.guards
         return tree.ComputeNode(self.nest, reads, target, guards)

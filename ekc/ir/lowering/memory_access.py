@@ -21,7 +21,7 @@ from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Extent, QuasiAffine, to_affine
 from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.lowering.buffers import BoundsGuard, find_guards
-from ekc.ir.lowering.regions import Region, find_region
+from ekc.ir.lowering.regions import Region, derive_region
 from ekc.ir.program import Nest
 
 FloatOrArray = Any
@@ -133,7 +133,7 @@ def find_global_writes(nest: Nest) -> IndexForms:
 
 def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.float64]:
     """Distinct elements that one block accesses of a tensor (see `count_distinct_elements`)."""
-    region = find_block_region(index_forms, nest)
+    region = derive_block_region(index_forms, nest)
     if region is not None:
         count = region.size if region.view is None else count_distinct_elements(region)
         return np.asanyarray(count, dtype=np.float64)
@@ -147,11 +147,11 @@ def count_block_elements(index_forms: IndexForms, nest: Nest) -> NDArray[np.floa
     return total
 
 
-def find_block_region(index_forms: IndexForms, nest: Nest) -> Region | None:
+def derive_block_region(index_forms: IndexForms, nest: Nest) -> Region | None:
     """The part of a tensor that one block accesses; None where it is no box. No staging copies it, so that is
     no error."""
     try:
-        return find_region(index_forms, *_find_inner_loops(nest), nest.axis_by_loop)
+        return derive_region(index_forms, *_find_inner_loops(nest), nest.axis_by_loop)
     except ScheduleError:
         return None
 
@@ -177,7 +177,7 @@ def _bound_index_width(form: AffineForm, inner_loops: frozenset[str], extents: M
     return reach + 1.0
 
 
-def find_reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tuple[BoundsGuard, ...]:
+def derive_reduction_guards(nest: Nest, tensors: Mapping[str, TensorSpec]) -> tuple[BoundsGuard, ...]:
     """Guards of reduction tails. A product of reads that are all 0 beyond the tail needs none."""
     guards: list[BoundsGuard] = []
     for axis in nest.compute.reduction_axes:

@@ -270,7 +270,7 @@ class LaunchTree:
         """Loops bound to one hardware index, slowest first."""
         return tuple(x for x in self.nest.loops if x.level == level)
 
-    def find_level_extent(self, level: str) -> Extent:
+    def compute_level_extent(self, level: str) -> Extent:
         """Number of values of a hardware index."""
         return prod(x.extent for x in self.find_bound_loops(level))
 
@@ -319,7 +319,7 @@ def count_statements(nodes: tuple[Node, ...]) -> Extent:
     return total
 
 
-def find_strip_width(node: StageNode, threads: Extent) -> Extent:
+def choose_strip_width(node: StageNode, threads: Extent) -> Extent:
     """Width of a strip in elements: a cache line where rows have several lines and a strip is copied in whole
     rounds, else the whole row. The threads of a block copy a tile asynchronously strip by strip:
 

@@ -20,14 +20,14 @@ from ekc.ir.affine import (
     Atom,
     Extent,
     QuasiAffine,
-    find_atom_range,
+    compute_atom_range,
     find_range,
     is_any,
     make_variable,
     max_extent,
     min_extent,
 )
-from ekc.ir.lowering.implicit_gemm import ImplicitGemmView, JointLoop, find_joint_loops, make_view
+from ekc.ir.lowering.implicit_gemm import ImplicitGemmView, JointLoop, derive_joint_loops, make_view
 from ekc.ir.refusal import make_schedule_error
 
 
@@ -66,9 +66,11 @@ class Region:
     def locate(self, index: tuple[AffineForm, ...]) -> tuple[AffineForm, ...]:
         """Segment coordinates of a read of the tensor."""
         segments = self.segments
-        return tuple(self.find_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in segments)
+        return tuple(
+            self.compute_offset(index, s.dim) if s.is_hull else AffineForm(s.terms) for s in segments
+        )
 
-    def find_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
+    def compute_offset(self, index: tuple[AffineForm, ...], dim: int) -> AffineForm:
         """Offset of an index from the start of the box along a dimension.
 
         The index is in terms of loops, or of coordinates of a part of the region. Joint loops that the tile
@@ -111,7 +113,7 @@ class Region:
         own = {a for s in self.segments if s.is_joint for a, _ in s.terms}
         return AffineForm(tuple(t for t in segment.terms if t[0] not in own))
 
-    def find_joint_coordinate(self, segment: Segment) -> AffineForm:
+    def derive_joint_coordinate(self, segment: Segment) -> AffineForm:
         """Coordinate along a joint segment of a larger tile, by this tile's coordinates and outer loops."""
         own = {a: (i, s) for i, s in enumerate(self.segments) if s.is_joint for a, _ in s.terms}
         terms: list[tuple[Atom, Extent]] = []
@@ -129,7 +131,7 @@ def make_segment_variables(region: Region) -> tuple[AffineForm, ...]:
     return tuple(AffineForm(((f"#{i}", 1),)) for i in range(len(region.segments)))
 
 
-def find_region(
+def derive_region(
     reads: list[tuple[AffineForm, ...]],
     inner_loops: frozenset[str],
     extents: Mapping[str, Extent],
@@ -143,7 +145,7 @@ def find_region(
     """
     bases: list[AffineForm] = []
     segments: list[Segment] = []
-    joint = find_joint_loops(reads, inner_loops, axis_by_loop)
+    joint = derive_joint_loops(reads, inner_loops, axis_by_loop)
     for dim in range(len(reads[0])):
         for loop in joint:
             if loop.dim == dim:
@@ -196,7 +198,7 @@ def _find_dimension_region(
     terms, axes = tuple([t for t, axis in inside if axis]), {axis for _, axis in inside if axis}
     different = len(forms) > 1 and any(not _is_equal(f, forms[0]) for f in forms[1:])
     is_single = len(axes) <= 1 or _is_divided_pair(forms[0], axes, axis_by_loop, extents)
-    lowest = (find_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine))
+    lowest = (compute_atom_range(a, extents)[0] for a, _ in terms if isinstance(a, QuasiAffine))
     is_hull = different or not is_single or any(is_any(c < 0) for _, c in terms)
     if is_hull or any(is_any(low != 0) for low in lowest):
         return _make_hull(dim, forms, outer_forms, inner_loops, extents)
@@ -228,7 +230,7 @@ def _make_segments(
     segments: list[Segment] = []
     before = -2
     for atom, coefficient in terms:
-        count = find_atom_range(atom, extents)[1] + 1
+        count = compute_atom_range(atom, extents)[1] + 1
         if position[atom] == before + 1:
             last = segments[-1]
             joined = tuple((a, m * count) for a, m in last.terms)

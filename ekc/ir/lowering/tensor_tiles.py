@@ -73,7 +73,7 @@ class TensorTile:
         return lanes if self.warp_loop is None else (self.warp_loop, *lanes)
 
 
-def find_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTile:
+def derive_tensor_tile(nest: Nest, tensors: Mapping[str, TensorSpec]) -> TensorTile:
     """The tile of a tensorized nest. Raises `ScheduleError` where no product fits the nest."""
     factors = _find_factors(nest)
     product = _find_instruction(nest, tensors, factors)

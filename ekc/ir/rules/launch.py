@@ -72,7 +72,7 @@ def check_threads(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
     limit = limits.threads_per_block_z
     yield at_most(
         "threads along z",
-        kernel.find_level_extent("thread.z"),
+        kernel.compute_level_extent("thread.z"),
         limit,
         nearest=f"use {limit} or fewer, or bind to thread.x",
     )
@@ -84,7 +84,7 @@ def check_grid(kernel: LaunchTree, limits: LaunchLimits) -> Iterator[Check]:
         limit = limits.grid_x if level == "block.x" else limits.grid_yz
         yield at_most(
             f"grid along {level}",
-            kernel.find_level_extent(level),
+            kernel.compute_level_extent(level),
             limit,
             "blocks",
             nearest=f"use {limit} or fewer, or bind to block.x",

@@ -15,7 +15,7 @@ from ekc.ir.hardware.memory import SWIZZLE_CHUNKS
 from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, LaunchLimits
 from ekc.ir.hardware.wgmma import WGMMA_SWIZZLE, WgmmaFamily
 from ekc.ir.lowering.buffers import Buffer, has_needed_guard
-from ekc.ir.lowering.fragments import find_tile_strides, is_mn_major
+from ekc.ir.lowering.fragments import compute_tile_strides, is_mn_major
 from ekc.ir.lowering.nodes import FragmentNode, LaunchTree, MmaNode, SharedFactor
 from ekc.ir.lowering.tensor_tiles import TENSORIZE_RULE, check_tile_extents
 from ekc.ir.refusal import Check, exactly, fits, requires
@@ -76,7 +76,7 @@ def _check_tile_strides(rule: str, node: MmaNode, factor: SharedFactor) -> Itera
     """The loops of the product must move through the tile as the instruction does."""
     assert factor.source.buffer is not None
     steps = dict(factor.source.address.terms)
-    for loop, step in find_tile_strides(node, factor).items():
+    for loop, step in compute_tile_strides(node, factor).items():
         found = np.asanyarray(steps.get(loop, 0))
         yield fits(
             rule,
@@ -97,7 +97,7 @@ def _check_tile_starts(
     assert buffer is not None
     limit = f"must be whole patterns of {buffer.name}"
     nearest = buffer.panel if is_mn_major else product.depth
-    within = find_tile_strides(node, factor)
+    within = compute_tile_strides(node, factor)
     at = factor.staging.at
     inside = kernel.nest.list_inner_loops(at)
     others: list[tuple[Atom, Extent]] = [t for t in factor.source.address.terms if t[0] not in within]

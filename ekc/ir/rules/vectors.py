@@ -16,9 +16,9 @@ from ekc.ir.affine import (
     Atom,
     Extent,
     QuasiAffine,
+    compute_carry_period,
+    compute_displacement,
     find_atom_variables,
-    find_carry_period,
-    find_displacement,
 )
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.target import FIRST_AMPERE_ARCH, LaunchLimits
@@ -109,8 +109,8 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
     if not _is_loop_digit(digit, own):
         return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) does not move at the first step.
-    fastest = np.asanyarray(find_displacement(AffineForm(((digit, 1),)), own, 1)) == 1
-    return np.where(fastest, find_carry_period(digit, own), 1), {digit}
+    fastest = np.asanyarray(compute_displacement(AffineForm(((digit, 1),)), own, 1)) == 1
+    return np.where(fastest, compute_carry_period(digit, own), 1), {digit}
 
 
 def _is_loop_digit(digit: QuasiAffine, own: str) -> bool:

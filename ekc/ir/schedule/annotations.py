@@ -12,7 +12,7 @@ from ekc.ir.hardware.cp_async import MAX_PIPELINE_STAGES
 from ekc.ir.hardware.mma import MMA_INSTRUCTIONS
 from ekc.ir.hardware.wgmma import WGMMA_FAMILIES as GROUP_PRODUCTS
 from ekc.ir.lowering.memory_access import find_direct_reads
-from ekc.ir.lowering.tensor_tiles import check_tile_extents, find_tensor_tile
+from ekc.ir.lowering.tensor_tiles import check_tile_extents, derive_tensor_tile
 from ekc.ir.program import BLOCK_LEVELS, THREAD_LEVELS, Loop, Nest, Program, Staging
 from ekc.ir.refusal import at_least, fits, make_unknown_name_error
 from ekc.ir.schedule.step import Step, is_vector_width
@@ -365,7 +365,7 @@ class Tensorize(Step):
         if self.instruction not in names:
             raise make_unknown_name_error("tensorize", "instruction", self.instruction, names)
         new = replace(nest, instruction=self.instruction)
-        tile = find_tensor_tile(new, program.op.tensors)
+        tile = derive_tensor_tile(new, program.op.tensors)
         if self.loop != tile.depth_loop.name:
             raise self.make_error(
                 need="the innermost reduction loop",

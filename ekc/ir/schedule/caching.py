@@ -10,7 +10,12 @@ import numpy as np
 from ekc.ir.affine import Extent
 from ekc.ir.dtypes import DType
 from ekc.ir.hardware.memory import SHARED_LINE_BYTES, count_panel_elements
-from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth, has_load, is_clamped_on_store
+from ekc.ir.lowering.fusion import (
+    compute_staging_depth,
+    find_misplaced_producer,
+    has_load,
+    is_clamped_on_store,
+)
 from ekc.ir.program import Nest, Program, Staging
 from ekc.ir.refusal import (
     Check,
@@ -196,7 +201,7 @@ class CacheRead(Step):
                 problem=f"{new.source} is in shared memory already",
                 remedy='use "register"',
             )
-        if find_staging_depth(nest, new.at) < find_staging_depth(nest, source.at):
+        if compute_staging_depth(nest, new.at) < compute_staging_depth(nest, source.at):
             raise self.make_error(
                 need=f"at={new.at!r} inside {source.at!r}",
                 problem=f"{source.name} is filled in {source.at}, and at={new.at!r} is outside",
@@ -326,15 +331,15 @@ class ComputeAt(Step):
         self._check_no_warps(self.what)
         moved = next(s for s in nest.stagings if s.name == self.what)
         source = nest.find_staging(moved.source)
-        if source and find_staging_depth(nest, self.at) < find_staging_depth(nest, source.at):
+        if source and compute_staging_depth(nest, self.at) < compute_staging_depth(nest, source.at):
             raise self.make_error(
                 need=f"at={self.at!r} inside {source.at!r}",
                 problem=f"{source.name} is filled in {source.at}, and at={self.at!r} is outside",
                 remedy=repr(source.at),
             )
-        depth = find_staging_depth(nest, self.at)
+        depth = compute_staging_depth(nest, self.at)
         for user in nest.stagings:
-            if user.source == moved.name and find_staging_depth(nest, user.at) < depth:
+            if user.source == moved.name and compute_staging_depth(nest, user.at) < depth:
                 raise self.make_error(
                     need=f"at={self.at!r} outside {user.at!r}",
                     problem=f"{user.name} reads {moved.name} in {user.at}, and at={self.at!r} is inside",

@@ -18,8 +18,8 @@ from ekc.ir.affine import (
     make_variable,
     max_extent,
 )
-from ekc.ir.divisions import find_quotient_period, simplify_quotients
-from ekc.ir.lowering.fusion import find_misplaced_producer, find_staging_depth
+from ekc.ir.divisions import compute_quotient_period, simplify_quotients
+from ekc.ir.lowering.fusion import compute_staging_depth, find_misplaced_producer
 from ekc.ir.program import Loop, Nest, Program
 from ekc.ir.refusal import Check, at_least, fits, make_over_limit_error, make_schedule_error
 from ekc.ir.schedule.step import MAX_STEP_NUMBER, Step
@@ -255,7 +255,7 @@ def _check_loop_order(nest: Nest) -> None:
     """Refuse an order that breaks a condition of earlier steps."""
     for s in nest.stagings:
         source = nest.find_staging(s.source)
-        if source and find_staging_depth(nest, s.at) < find_staging_depth(nest, source.at):
+        if source and compute_staging_depth(nest, s.at) < compute_staging_depth(nest, source.at):
             raise make_schedule_error(
                 "reorder",
                 need=f"{s.at} inside {source.at}",
@@ -347,7 +347,7 @@ class Divide(Step):
 
     def _check_divisor(self, nest: Nest) -> None:
         extent = nest.compute.find_axis(self.axis).extent
-        turns = find_quotient_period(nest.compute, self.axis)
+        turns = compute_quotient_period(nest.compute, self.axis)
         if turns == 1:
             raise self.make_error(
                 need=f"a quotient or remainder of {self.axis}",

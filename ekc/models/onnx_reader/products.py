@@ -10,7 +10,7 @@ from ekc.models.node_writer import NotExpressible, Padding
 from ekc.models.onnx_reader.operation import Operation
 
 
-def find_padding(
+def derive_padding(
     op: Operation, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Padding:
     """(before, after) of each spatial dimension, from `pads` or `auto_pad`."""
@@ -41,7 +41,7 @@ def read_conv(op: Operation) -> None:
         "conv",
         [op.input(index) for index in range(3) if op.has(index)],
         stride=stride,
-        padding=find_padding(op, kernel, stride, dilation),
+        padding=derive_padding(op, kernel, stride, dilation),
         dilation=dilation,
         groups=int(op.get("group", 1)),
     )
@@ -55,7 +55,7 @@ def read_conv_transpose(op: Operation) -> None:
     extra = [int(v) for v in op.get("output_padding", [0] * spatial)]
     auto = op.get("auto_pad", "NOTSET")
     if op.get("output_shape") is None and auto in ("NOTSET", "VALID"):
-        padding = find_padding(op, kernel, stride, dilation)
+        padding = derive_padding(op, kernel, stride, dilation)
     else:
         padding = ()
         for axis, out in enumerate(op.output_shape()[2:]):

@@ -101,8 +101,8 @@ def _add_inputs(
             kind = (value.type.WhichOneof("value") or "unknown").removesuffix("_type")
             raise InvalidInput(f"{file.label}: {what} has the type {kind}; only tensors are supported")
         refuse_type(file.label, what, value.type)
-    given = find_input_values(file.label, inputs, values)
-    found = find_input_shapes(file.label, inputs, shapes, given)
+    given = convert_input_values(file.label, inputs, values)
+    found = derive_input_shapes(file.label, inputs, shapes, given)
     state.hints.update(infer_model(file.model, found, given))
     for value in inputs:
         if value.name in given:
@@ -148,7 +148,7 @@ UNNAMED = ("", "?")
 Array = np.ndarray[Any, Any]
 
 
-def find_input_shapes(
+def derive_input_shapes(
     label: str,
     inputs: Sequence[ValueInfoProto],
     shapes: Mapping[str, Sequence[int]] | None,
@@ -176,7 +176,7 @@ def find_input_shapes(
     return {value.name: _find_shape(label, value, given, symbols) for value in inputs}
 
 
-def find_input_values(
+def convert_input_values(
     label: str, inputs: Sequence[ValueInfoProto], values: Mapping[str, Any] | None
 ) -> dict[str, Array]:
     """The elements of inputs that are given whole, in the types of the file. Raises `InvalidInput` for

@@ -10,7 +10,7 @@ import numpy as np
 from ekc.models.node_writer import NotExpressible, extend_padding
 from ekc.models.onnx_reader import import_onnx
 from ekc.models.onnx_reader.operation import Operation
-from ekc.models.onnx_reader.products import find_padding, get_sizes
+from ekc.models.onnx_reader.products import derive_padding, get_sizes
 
 
 def read_batch_norm(op: Operation) -> None:
@@ -126,7 +126,7 @@ def read_pool(op: Operation) -> None:
         raise NotExpressible("a pool that returns the indices of its maxima")
     kernel = tuple(int(k) for k in op.get("kernel_shape"))
     stride, dilation = (get_sizes(op, name, len(kernel)) for name in ("strides", "dilations"))
-    padding = find_padding(op, kernel, stride, dilation)
+    padding = derive_padding(op, kernel, stride, dilation)
     window = (kernel, stride, dilation)
     extended = extend_padding(padding, op.shape()[2:], op.output_shape()[2:], window)
     attributes: dict[str, Any] = {"kernel": kernel, "stride": stride, "dilation": dilation}
@@ -157,7 +157,7 @@ def read_reduce(op: Operation) -> None:
     combine = REDUCTIONS[op.proto.op_type]
     if combine == "mean" and not op.is_float():
         raise NotExpressible("the mean of integers")
-    axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
+    axes, keepdims = _derive_reduced_axes(op), bool(op.get("keepdims", 1))
     value = op.input(0)
     value = op.call(before, value) if before else value
     if axes:
@@ -165,7 +165,7 @@ def read_reduce(op: Operation) -> None:
     op.alias(op.call(after, value) if after else value)
 
 
-def _find_axes(op: Operation) -> tuple[int, ...]:
+def _derive_reduced_axes(op: Operation) -> tuple[int, ...]:
     given, keeps_all = op.get("axes"), op.get("noop_with_empty_axes", 0)
     if op.has(1):
         given = op.require_constant(1, "an axis").reshape(-1)
@@ -176,7 +176,7 @@ def _find_axes(op: Operation) -> tuple[int, ...]:
 
 def read_log_sum_exp(op: Operation) -> None:
     """ReduceLogSumExp: max + log(sum(exp(x - max)))."""
-    axes, keepdims = _find_axes(op), bool(op.get("keepdims", 1))
+    axes, keepdims = _derive_reduced_axes(op), bool(op.get("keepdims", 1))
     if not axes:
         raise NotExpressible("a logarithm of sums over no axis")
     top = op.reduce("max", op.input(0), axes, True)
@@ -191,13 +191,13 @@ def read_resize(op: Operation) -> None:
     mode = op.get("mode", "nearest")
     place = op.get("coordinate_transformation_mode", "half_pixel")
     rounding = op.get("nearest_mode", "round_prefer_floor")
-    rows = [_find_rows(op, axis, place, rounding) for axis in range(op.rank())]
+    rows = [_compute_resize_rows(op, axis, place, rounding) for axis in range(op.rank())]
     if mode != "nearest" and op.shape() != op.output_shape():
         raise NotExpressible(f"resize of mode {mode}")
     op.alias(op.resize(op.input(0), rows))
 
 
-def _find_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarray[Any, Any]:
+def _compute_resize_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarray[Any, Any]:
     """The row that each row of the result has its elements from, along an axis."""
     size, out = op.shape()[axis], op.output_shape()[axis]
     scale = _find_scale(op, axis, size, out)

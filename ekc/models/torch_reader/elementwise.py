@@ -44,7 +44,7 @@ def read_function(call: OperatorCall) -> ValueName:
 def read_comparison(call: OperatorCall) -> ValueName:
     """A comparison: both sides are cast to their common type."""
     sides = (call["self"], call["other"])
-    common = find_common_dtype(call, sides)
+    common = derive_common_dtype(call, sides)
     values = [call.convert(round_number(side, common), common) for side in sides]
     return call.connect(TORCH_FUNCTIONS[call.operator].name, values, np.dtype(bool))
 
@@ -65,7 +65,7 @@ def read_remainder(call: OperatorCall) -> ValueName:
     return call.apply("remainder", *sides)
 
 
-def find_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
+def derive_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
     """The type that PyTorch compares in. Numbers and tensors without dimensions do not widen."""
     import torch
 

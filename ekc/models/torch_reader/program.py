@@ -200,7 +200,7 @@ def make_functional(program: Any, decompositions: Mapping[Any, Any]) -> Any:
             ) from error
 
 
-def find_facts(program: Any, shapes: Shapes | None) -> dict[Any, Any]:
+def derive_facts(program: Any, shapes: Shapes | None) -> dict[Any, Any]:
     """Node -> its tensors without elements, or its numbers, all shapes fixed by `shapes`.
 
     Raises `InvalidInput` for an open dimension without a value and for shapes that the program excludes.

@@ -23,9 +23,9 @@ from ekc.models.torch_reader import contractions, elementwise, reductions
 from ekc.models.torch_reader.program import (
     Shapes,
     check_arguments,
+    derive_facts,
     export_module,
     find_decompositions,
-    find_facts,
     import_torch,
     load_program,
     make_functional,
@@ -95,7 +95,7 @@ def read_program(
     tried: dict[Any, Any] | None = {} if needs_functional(exported) else None
     for _ in range(MAX_ROUNDS):
         functional = exported if tried is None else make_functional(exported, tried)
-        facts = find_facts(functional, shapes)
+        facts = derive_facts(functional, shapes)
         reading = Reading(GraphBuilder(name), wanted)
         walk = Walk(functional, facts, reading)
         outputs = walk.run()

@@ -199,7 +199,7 @@ def read_nearest(call: OperatorCall) -> ValueName:
     """Sizes changed by the nearest neighbour: whole factors up are a resize, whole factors down slices."""
     x = call.get("self", call.get("input"))
     lengths = zip(call.get_shape(x), call.result_shape, [1.0, 1.0, *list_scales(call)], strict=True)
-    return call.resize(x, [find_nearest_rows(*length) for length in lengths])
+    return call.resize(x, [compute_nearest_rows(*length) for length in lengths])
 
 
 def list_scales(call: OperatorCall) -> list[float | None]:
@@ -209,7 +209,7 @@ def list_scales(call: OperatorCall) -> list[float | None]:
     return list(call.get("scale_factors", [call.get(name) for name in names]))
 
 
-def find_nearest_rows(before: int, after: int, scale: float | None) -> np.ndarray[Any, Any]:
+def compute_nearest_rows(before: int, after: int, scale: float | None) -> np.ndarray[Any, Any]:
     """The row that each row of the result is, in the float32 arithmetic of PyTorch."""
     step = np.float32(1 / scale) if scale else np.float32(before) / np.float32(after)
     rows: np.ndarray[Any, Any] = np.floor(np.arange(after, dtype=np.float32) * step).astype(np.int64)

@@ -146,7 +146,7 @@ class _Walk:
 
         start = {name: registers.read(name, path.sides) for name in region.carried}
         around = int(np.prod([len(each) for each in self.weights]))
-        trips = TripSearch(self.graph, self.bits, region, path, run_body, around).find_trips(start)
+        trips = TripSearch(self.graph, self.bits, region, path, run_body, around).measure_trips(start)
         inner, here = registers.copy(), path.narrow(trips.running)
         assert here is not None
         for name, value in trips.starts.items():

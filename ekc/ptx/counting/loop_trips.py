@@ -76,7 +76,7 @@ def shorten(value: NDArray[Any]) -> Value:
     return value.reshape(value.shape[first:])
 
 
-def find_growth(before: Value, after: Value, bits: int) -> Value:
+def measure_growth(before: Value, after: Value, bits: int) -> Value:
     """By how much a register grew in a trip; None for a predicate that changed and for unknown values."""
     if before is None or after is None:
         return None
@@ -94,7 +94,7 @@ def extend_line(start: Value, growth: Value, numbers: Numbers, bits: int, depth:
         return fit(np.asarray(column * growth + start), bits)
 
 
-def find_events(comparisons: Iterable[Comparison], numbers: Numbers, depth: int) -> Numbers | None:
+def compute_events(comparisons: Iterable[Comparison], numbers: Numbers, depth: int) -> Numbers | None:
     """Trips after the given consecutive ones at which a comparison may change, with their neighbours,
     ascending; None where a compared number does not grow evenly."""
     found = [np.zeros(0, np.int64)]
@@ -212,7 +212,7 @@ class TripSearch:
         """Axes of the threads, of the blocks and of the loops around."""
         return self.region.depth + 1
 
-    def find_trips(self, start: Mapping[str, Value]) -> Trips:
+    def measure_trips(self, start: Mapping[str, Value]) -> Trips:
         """The trips of the loop, which threads enter with these registers. Raises `UncountableLoop`.
 
         The threads that enter in any trip of the loops around are tried first. Mostly they take as many trips
@@ -249,8 +249,8 @@ class TripSearch:
             end = first.ends[name]
             if value is None or end is None:
                 continue
-            grown = find_growth(value, end, self.bits[name])
-            again = find_growth(end, second.ends[name], self.bits[name])
+            grown = measure_growth(value, end, self.bits[name])
+            again = measure_growth(end, second.ends[name], self.bits[name])
             if grown is None or not _agree(grown, again, second.going):
                 raise _UnevenGrowth
             growth[name] = _unite_growth(grown, first.going)
@@ -282,7 +282,7 @@ class TripSearch:
             compared: list[Comparison] = []
             numbers = np.arange(size)
             last = self._find_even_last(extend(numbers), numbers, compared)
-            if last is None and (found := find_events(compared, numbers, self.depth)) is not None:
+            if last is None and (found := compute_events(compared, numbers, self.depth)) is not None:
                 if len(found) > _MOST_EVENTS:
                     raise self._refuse("the trips of its threads differ in too many ways")
                 events = np.concatenate([numbers, found])
@@ -298,7 +298,7 @@ class TripSearch:
         if count > most:
             compared, numbers = [], np.arange(_CHUNKS[0])
             self.run_body(self.path, extend(numbers), Pass(False, False, compared))
-            found = find_events(compared, numbers, self.depth)
+            found = compute_events(compared, numbers, self.depth)
             more += [] if found is None else [found[:_MOST_EVENTS]]
         numbers, weights = sample_trips(count, more, most)
         return Trips(numbers, weights, extend(numbers), last, self.depth)

@@ -188,7 +188,7 @@ class LearnedAcquisition(Acquisition):
         mean, std, power, power_std = self.learner.predict(inputs, incumbent.max_latency_s)
         least_s = compute_min_latency_s(self.op, 2 * inputs.fma_count, self.peaks)
         log_feasibility = self.learner.spill_model.predict_log_feasibility(inputs.features)
-        best_latency = _find_log_best(incumbent.latencies_s)
+        best_latency = _compute_log_best(incumbent.latencies_s)
         latency = PredictedFigures(mean, std, best_latency, 0.0, np.log(least_s), log_feasibility)
         if incumbent.options.objective == "latency":
             return (latency,)
@@ -198,7 +198,7 @@ class LearnedAcquisition(Acquisition):
         objective = PredictedFigures(
             mean=np.log(low),
             std=np.log(high / low),
-            best=_find_log_best(incumbent.scores),
+            best=_compute_log_best(incumbent.scores),
             unobserved_std=power_std,
             lower_bound=np.log(incumbent.score(least_s, least_w)),
             log_feasibility=log_feasibility,
@@ -211,6 +211,6 @@ class LearnedAcquisition(Acquisition):
         return self.learner.latency_model.predict_correlation(features)
 
 
-def _find_log_best(figures: Array) -> float:
+def _compute_log_best(figures: Array) -> float:
     """Log of the least figure; before the first measurement, of one that every figure improves on."""
     return math.log(figures.min()) if len(figures) else ACQUISITION.initial_log_best

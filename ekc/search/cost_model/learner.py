@@ -207,7 +207,7 @@ class Learner:
         done: list[int] = []
         if count:
             batch = PredictionBatch.from_power_model(waiting, self.power_model)
-            best = self._find_least_log_energy(working)
+            best = self._compute_least_log_energy(working)
             picked = select_for_metering(
                 count, exploration_count, batch.mean, batch.std, best, batch.feature_rows
             )
@@ -228,7 +228,7 @@ class Learner:
         eligible = working if takes_slow else self._select_fast(working, METERING.latency_slack)
         return [c for c in eligible if not c.metered]
 
-    def _find_least_log_energy(self, working: list[Candidate]) -> float:
+    def _compute_least_log_energy(self, working: list[Candidate]) -> float:
         """Log of the least metered energy among kernels that may win; infinity if there is none."""
         metered = [c.energy_j for c in self._select_fast(working, 1.0) if c.metered]
         return float(np.log(min(metered))) if metered else np.inf

@@ -234,14 +234,14 @@ class SpillModel:
         distance to the limit, and for all kernels before enough were compiled."""
         log = np.zeros(len(rows))
         estimated = np.log(_decode_count(rows, REGISTERS_COLUMN))
-        budget = np.log(self._find_register_budget(rows))
+        budget = np.log(self._compute_register_budget(rows))
         near = np.flatnonzero(estimated + self._max_log_error > budget)
         if self._surrogate.is_ready and len(near):
             mean, std = self._surrogate.predict(rows[near], np.exp(estimated[near]))
             log[near] = np.log(np.maximum(normal_cdf((budget[near] - mean) / std), SPILLS.min_feasibility))
         return log
 
-    def _find_register_budget(self, rows: NDArray[np.float32]) -> Array:
+    def _compute_register_budget(self, rows: NDArray[np.float32]) -> Array:
         """Registers per thread that a kernel may need without a spill."""
         threads = np.ceil(_decode_count(rows, THREADS_COLUMN) / WARP) * WARP
         units = np.floor(self._limits.registers_per_sm / threads / REGISTER_ALLOCATION_UNIT)

@@ -28,7 +28,7 @@ from ekc.search.data.selection import DEFAULT_RULE, SelectionRule
 from ekc.search.database.conditions import describe_counts, get_present_conditions
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.query import (
-    find_metered_operators,
+    list_metered_operators,
     load_winners,
     make_unanalysed_candidate,
     require_schedule,
@@ -183,7 +183,7 @@ def _find_only_operator(word: str, records: str | Path, device: Device, any_tool
         counts = store.count_schedules(kind="metering")
         here = get_present_conditions(device)
         wanted = [there for there in counts if any_toolchain or there.is_same_device(here)]
-        operators = find_metered_operators(store, wanted)
+        operators = list_metered_operators(store, wanted)
     if not operators and counts:
         raise InvalidInput(
             f"{word}: nothing was metered on {device.label} in {records}; it holds schedules that were: "

@@ -282,7 +282,7 @@ def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditi
     return f"; it holds schedules that were timed and not metered: {listed}; run ekc tune with --records"
 
 
-def find_metered_operators(store: RecordStore, conditions: Iterable[RecordConditions]) -> list[Operator]:
+def list_metered_operators(store: RecordStore, conditions: Iterable[RecordConditions]) -> list[Operator]:
     """Find the operators with a metered schedule under some conditions."""
     wanted = set(conditions)
     groups = [one for one in store.list_groups() if one.conditions in wanted]
@@ -295,7 +295,7 @@ def find_metered_operators(store: RecordStore, conditions: Iterable[RecordCondit
 
 def _list_other_operators(store: RecordStore) -> str:
     """Make the end of an error message: the operators with metered schedules."""
-    found = find_metered_operators(store, store.count_schedules(kind="metering"))
+    found = list_metered_operators(store, store.count_schedules(kind="metering"))
     names = [str(op).splitlines()[0] for op in found]
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     listed = (

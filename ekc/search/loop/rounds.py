@@ -111,7 +111,7 @@ class SearchLoop(Generic[CandidateT]):
         self.trial_count += len(figures)
         self._record_results(planned.genomes, figures[planned.trial_count - len(planned.genomes) :])
         assert self._parents is not None
-        self._parents = self.breeder.select_parents(self._find_elites(), self._parents)
+        self._parents = self.breeder.select_parents(self._select_elites(), self._parents)
 
     def _pick_batch(self, population: Population, count: int) -> tuple[list[CandidateT], list[Population]]:
         """Pick a diverse batch: equal shares by each predicted figure, and some genomes at random; more of
@@ -168,7 +168,7 @@ class SearchLoop(Generic[CandidateT]):
                 self._genomes.append(genome)
                 self._figures.append(figure)
 
-    def _find_elites(self) -> Population:
+    def _select_elites(self) -> Population:
         """Find the measured genomes of the best figures."""
         best = np.argsort(self._figures, kind="stable")[: self.breeder.settings.elite_count].tolist()
         return sum((self._genomes[i] for i in best), self.breeder.make_empty())

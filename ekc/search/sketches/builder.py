@@ -13,7 +13,7 @@ import numpy as np
 from ekc.errors import ScheduleError
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.divisions import find_quotient_period
+from ekc.ir.divisions import compute_quotient_period
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.lowering.lower import derive_launches
@@ -31,11 +31,11 @@ from ekc.search.sketches.decisions import (
     make_tiling,
 )
 from ekc.search.sketches.divided_axes import (
+    derive_divide_steps,
+    derive_part_axes,
+    derive_short_groups,
     find_contiguous_axis,
-    find_divide_steps,
     find_groups,
-    find_part_axes,
-    find_short_groups,
     match_digits,
 )
 
@@ -59,16 +59,16 @@ class StructureBuilder:
 
     def __init__(self, op: Operator, chain: ComputeChain, prefix: str) -> None:
         self.op, self.chain, self.compute, self.prefix = op, chain, chain[0], prefix
-        divide_steps = find_divide_steps(op, self.compute)
-        short = find_short_groups(op, self.compute)
-        self.block_axes = find_part_axes(self.compute) | find_groups(op, self.compute) - short
+        divide_steps = derive_divide_steps(op, self.compute)
+        short = derive_short_groups(op, self.compute)
+        self.block_axes = derive_part_axes(self.compute) | find_groups(op, self.compute) - short
         """Axes that only number the blocks: groups and the parts of split-K (rules 0 and 9)."""
         self.short_group_axes = frozenset(name[:-1] + "1" for name in short)
         """Inner axes of short groups. A block computes several such groups, each of them completely."""
         self.exact_axes = frozenset(f"{step.axis}.1" for step in divide_steps)
         """Inner axes of `divide`, tiled by exact divisors: a partial tile would run into the next group."""
         self.uncut_axes = frozenset(
-            name for name in self.exact_axes if find_quotient_period(self.compute, name) > 1
+            name for name in self.exact_axes if compute_quotient_period(self.compute, name) > 1
         )
         """Exact axes that a read still divides: they are never tiled."""
         self.uncut_sum_axes = frozenset(f"{step.axis}.0" for step in divide_steps)
@@ -148,7 +148,7 @@ class StructureBuilder:
         copy that changes the order moves one."""
         if order and is_async:
             return 1
-        alignment = find_copy_alignment(self.op, tensor) if is_async else 1
+        alignment = compute_copy_alignment(self.op, tensor) if is_async else 1
         return self.add_vector_width("vector" if alignment == 1 else "flight", tensor, alignment)
 
     def find_reader(self, tensor: str, at: str | None) -> str:
@@ -254,7 +254,7 @@ def list_vector_widths(op: Operator, tensor: str) -> tuple[int, ...]:
     return tuple(v for v in (1, 2, 4, 8, 16) if v * op.tensors[tensor].dtype.bytes <= 16)
 
 
-def find_copy_alignment(op: Operator, tensor: str) -> int:
+def compute_copy_alignment(op: Operator, tensor: str) -> int:
     """Elements of a tensor that the narrowest asynchronous copy moves."""
     return max(1, min(ASYNC_COPIES_BY_BYTES) // op.tensors[tensor].dtype.bytes)
 
@@ -262,7 +262,7 @@ def find_copy_alignment(op: Operator, tensor: str) -> int:
 def can_copy_async(op: Operator, compute: Compute, load: ex.Load, order: tuple[int, ...]) -> bool:
     """Whether asynchronous copies can store a tensor in this dimension order. Elements of 4 bytes: any order.
     Narrower elements: only the tensor's own order, along an axis whose tiles hold whole copies."""
-    alignment, last = find_copy_alignment(op, load.tensor), load.index[-1]
+    alignment, last = compute_copy_alignment(op, load.tensor), load.index[-1]
     digits = match_digits(compute, last)
     # A copy that begins in the middle of a row must be aligned too.
     extents = [op.tensors[load.tensor].shape[-1], *([compute.find_axis(digits[1]).extent] if digits else [])]
@@ -270,11 +270,11 @@ def can_copy_async(op: Operator, compute: Compute, load: ex.Load, order: tuple[i
     return alignment == 1 or bool(contiguous and not order)
 
 
-def find_axis_alignments(op: Operator, compute: Compute) -> dict[str, int]:
+def compute_axis_alignments(op: Operator, compute: Compute) -> dict[str, int]:
     """Axis name -> elements that its tiles must be a multiple of, so that no tile cuts a copy in two."""
     found: dict[str, int] = {}
     for load in ex.find_loads(compute.body):
         axis = find_contiguous_axis(compute, load.index[-1])
         if axis is not None:
-            found[axis] = max(found.get(axis, 1), find_copy_alignment(op, load.tensor))
+            found[axis] = max(found.get(axis, 1), compute_copy_alignment(op, load.tensor))
     return found

@@ -109,7 +109,7 @@ class NeighbourTable:
     """The neighbours of every value of some decisions, to sample one of them."""
 
     def __init__(self, tables: Sequence[NDArray[np.int64]]) -> None:
-        found = [find_neighbours(t) for t in tables]
+        found = [compute_neighbours(t) for t in tables]
         self._rows = np.concatenate([rows for rows, _ in found])
         self._neighbour_counts = np.concatenate([count for _, count in found])
         self._first_neighbours = np.cumsum(self._neighbour_counts) - self._neighbour_counts
@@ -125,7 +125,7 @@ class NeighbourTable:
         return np.where(count > 0, self._rows[np.minimum(sampled, len(self._rows) - 1)], value)
 
 
-def find_neighbours(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def compute_neighbours(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(rows one move away, the lists of all rows end to end; length of the list of each row).
 
     A move shifts a small factor from one column to another, so that the product stays, or changes one column

@@ -15,7 +15,7 @@ from functools import reduce
 from ekc.ir import expr as ex
 from ekc.ir.affine import AffineForm, Atom, to_affine
 from ekc.ir.compute import Axis, Compute
-from ekc.ir.divisions import find_quotient_period
+from ekc.ir.divisions import compute_quotient_period
 from ekc.ir.lowering.memory_access import to_affine_index
 from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
@@ -43,7 +43,7 @@ def find_contiguous_axis(compute: Compute, index: ex.Expr) -> str | None:
     return found and found[1]
 
 
-def find_part_axes(compute: Compute) -> frozenset[str]:
+def derive_part_axes(compute: Compute) -> frozenset[str]:
     """Spatial axes that number the parts of a sum: in every read the outer digit of a reduction axis only."""
     sums = {a.name for a in compute.reduction_axes}
     part_axes = frozenset(a.name for a in compute.spatial_axes)
@@ -57,7 +57,7 @@ def find_part_axes(compute: Compute) -> frozenset[str]:
 
 def make_divide_steps(compute: Compute) -> tuple[Divide, ...]:
     """A `divide` step for every axis whose remainder restarts within its extent."""
-    periods = [(a, find_quotient_period(compute, a.name)) for a in compute.axes]
+    periods = [(a, compute_quotient_period(compute, a.name)) for a in compute.axes]
     return tuple(Divide(axis.name, period) for axis, period in periods if 1 < period < axis.extent)
 
 
@@ -77,7 +77,7 @@ def divide_compute(op: Operator, compute: Compute) -> Compute:
     return replace(compute, axes=axes, body=ex.replace_loads(compute.body, substitute_axes))
 
 
-def find_divide_steps(op: Operator, compute: Compute) -> tuple[Divide, ...]:
+def derive_divide_steps(op: Operator, compute: Compute) -> tuple[Divide, ...]:
     """The `divide` steps of a compute that `divide_compute` returned; none for a compute of the operator."""
     original = next(c for c in op.computes if c.output.name == compute.output.name)
     return () if original is compute else make_divide_steps(original)
@@ -85,12 +85,12 @@ def find_divide_steps(op: Operator, compute: Compute) -> tuple[Divide, ...]:
 
 def find_groups(op: Operator, compute: Compute) -> frozenset[str]:
     """Outer axes of `divide` steps that index every read: groups of channels, heads that share keys."""
-    outer = (f"{step.axis}.0" for step in find_divide_steps(op, compute))
+    outer = (f"{step.axis}.0" for step in derive_divide_steps(op, compute))
     loads = ex.find_loads(compute.body)
     return frozenset(name for name in outer if all(name in ex.find_variables(x) for x in loads))
 
 
-def find_short_groups(op: Operator, compute: Compute) -> frozenset[str]:
+def derive_short_groups(op: Operator, compute: Compute) -> frozenset[str]:
     """Groups with so few terms in a sum that one 32-byte sector of memory holds terms of several groups."""
     sums = {a.name for a in compute.reduction_axes if a.extent <= TILING.max_short_terms}
     loads = ex.find_loads(compute.body)

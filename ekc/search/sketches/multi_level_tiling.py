@@ -60,12 +60,12 @@ from ekc.search.sketches.builder import (
     Structure,
     StructureBuilder,
     can_copy_async,
-    find_axis_alignments,
+    compute_axis_alignments,
     has_legal_member,
     is_buildable,
     list_vector_widths,
 )
-from ekc.search.sketches.divided_axes import divide_compute, find_groups, find_part_axes
+from ekc.search.sketches.divided_axes import derive_part_axes, divide_compute, find_groups
 from ekc.search.sketches.rewritten_operators import (
     derive_packed,
     derive_split_k,
@@ -241,7 +241,7 @@ def _is_reused(compute: Compute, load: ex.Load) -> bool:
 def _move_spatial_last(op: Operator, compute: Compute, load: ex.Load) -> tuple[int, ...]:
     """Order of the dimensions with the last spatial one moved to the end; () if it is there already."""
     spatial = {a.name for a in compute.spatial_axes if a.extent > 1}
-    spatial -= find_part_axes(compute) | find_groups(op, compute)
+    spatial -= derive_part_axes(compute) | find_groups(op, compute)
     is_spatial = [bool(ex.find_variables(i) & spatial) for i in load.index]
     if is_spatial[-1] or not any(is_spatial):
         return ()
@@ -255,7 +255,7 @@ def _build_tiled(
     """Tiling with the staging of `routes` (rules 1, 2, 3, 5 and 6)."""
     b = StructureBuilder(op, chain, prefix)
     if is_async:
-        b.alignments = find_axis_alignments(op, chain[0])
+        b.alignments = compute_axis_alignments(op, chain[0])
     _cut_axes(b)
     b.order_and_bind()
     b.cache_results()

@@ -30,7 +30,7 @@ from ekc.search.data.defaults import SPLIT_K
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision
 from ekc.search.sketches.divided_axes import divide_compute, find_contiguous_axis
-from ekc.search.sketches.tensor_cores import find_depth_axis
+from ekc.search.sketches.tensor_cores import derive_depth_axis
 
 
 def derive_split_k(
@@ -98,7 +98,7 @@ def derive_packed(
     `derive` returns the structures of an operator and limits; `base_structures` are those without copies.
     """
     compute = divide_compute(op, max(op.computes, key=lambda c: c.flops))
-    depth = find_depth_axis(op, compute) if limits.tensor_cores else None
+    depth = derive_depth_axis(op, compute) if limits.tensor_cores else None
     steps = _make_pack_steps(op, compute, depth) if depth else []
     if depth is None or not steps:
         return []

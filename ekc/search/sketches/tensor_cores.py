@@ -57,7 +57,7 @@ from ekc.search.sketches.builder import (
     Structure,
     StructureBuilder,
     can_copy_async,
-    find_copy_alignment,
+    compute_copy_alignment,
 )
 from ekc.search.sketches.decisions import Decision, TileLevel, make_tiling
 from ekc.search.sketches.divided_axes import find_contiguous_axis
@@ -126,7 +126,7 @@ def derive_tensor_core(
 ) -> list[Structure]:
     """Structures of one launch with `mma`; none where its compute is no contraction that `mma` computes."""
     found = []
-    for roles in find_roles(op, chain[0]):
+    for roles in derive_roles(op, chain[0]):
         for orders in itertools.product(*(_list_tile_orders(op, load, roles) for load in (roles.a, roles.b))):
             loads = zip((roles.a, roles.b), orders, strict=True)
             can_be_async = all(can_copy_tile_async(op, chain[0], roles, load, order) for load, order in loads)
@@ -136,13 +136,13 @@ def derive_tensor_core(
     return found
 
 
-def find_depth_axis(op: Operator, compute: Compute) -> Axis | None:
+def derive_depth_axis(op: Operator, compute: Compute) -> Axis | None:
     """The axis that `mma` sums along; None where a compute is no contraction that `mma` computes."""
-    roles = find_roles(op, compute)
+    roles = derive_roles(op, compute)
     return roles[0].depth if roles else None
 
 
-def find_roles(op: Operator, compute: Compute) -> list[ContractionRoles]:
+def derive_roles(op: Operator, compute: Compute) -> list[ContractionRoles]:
     """The roles of a contraction: with the own axes of each factor fused, where it has several, and with the
     largest axis alone. Empty if `mma` cannot compute it."""
     factors = ex.list_factors(compute.body)
@@ -204,7 +204,7 @@ def can_copy_tile_async(
     them contiguous along a tiled axis, or along the last axis fused into one."""
     inner = {fuse_group(group).name: group[-1].name for group in roles.fused_groups}
     tiled = {inner.get(x.name, x.name) for x in (roles.rows, roles.columns, roles.depth)}
-    is_single = find_copy_alignment(op, load.tensor) == 1
+    is_single = compute_copy_alignment(op, load.tensor) == 1
     contiguous = is_single or find_contiguous_axis(compute, load.index[-1]) in tiled
     return contiguous and can_copy_async(op, compute, load, order)
 
@@ -301,7 +301,7 @@ def derive_warpgroup(op: Operator, chain: ComputeChain, prefix: str, limits: Lau
     if not (limits.group_products and limits.async_copies):
         return []
     found = []
-    for roles in find_roles(op, chain[0]):
+    for roles in derive_roles(op, chain[0]):
         product = find_wgmma_family(roles.product.dtype)
         loads = (roles.a, roles.b)
         along_depth = [_runs_along_depth(op, chain[0], roles, load) for load in loads]

@@ -50,7 +50,7 @@ def test_killed_call_goes_on_and_faults_are_found(
     visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ())
     played = visit.play("tune", 9.0)
     assert (played.killed, played.starts, played.status) == (1, 2, 0), visit.faults
-    assert [*visit.faults, *visit.find_repeated_rows()][:1] == found
+    assert [*visit.faults, *visit.list_repeated_rows()][:1] == found
     # A kill hits before or after the row of the metering that it was drawn for.
     assert fault or played.device_s == pytest.approx(12 * 3.2, abs=3.3)
 

@@ -139,7 +139,7 @@ def test_full_and_read_only_folders_under_kills(small_disk: ScriptedBoards, kind
 
 @needs_root
 def test_folder_without_room_is_refused_before_anything_is_set(small_disk: ScriptedBoards) -> None:
-    lease_file.find_lease_folder()
+    lease_file.prepare_lease_folder()
     fill_disk(small_disk.leases)
     with pytest.raises(RecordError, match=r"No space left on device.*nothing was set"):
         make_keeper(small_disk)

@@ -236,11 +236,11 @@ def test_folder_writable_by_others_is_refused(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(InvalidInput, match="not safe"):
-        lease_file.find_lease_folder()
+        lease_file.prepare_lease_folder()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EKC_RUN_DIR", str(tmp_path / "file"))
     with pytest.raises(InvalidInput, match="EKC_RUN_DIR"):
-        lease_file.find_lease_folder()
+        lease_file.prepare_lease_folder()
 
 
 GEARS = OfferedSettings((600, 900, 1200, 1500), (405, 5001, 9251), (100.0, 200.0, 300.0))

@@ -15,7 +15,7 @@ import pytest
 
 import ekc
 from ekc.devices.cuda import call
-from ekc.devices.cuda.device_arrays import find_widest_access
+from ekc.devices.cuda.device_arrays import measure_widest_access
 from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.comparison.compare import make_random_input_arrays
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -158,22 +158,22 @@ def test_array_must_be_aligned_to_the_widest_access(driver: ScriptedDriver) -> N
     (a, b), out = on_gpu(driver, OP)
     schedule = ekc.Schedule(OP).split("j", (4,)).reorder("i", "k", "j.0", "j.1").vectorize("j.1")
     wide = ekc.compile(schedule.bind("i", "block.x"))
-    assert find_widest_access(wide.ptx) == 16
+    assert measure_widest_access(wide.ptx) == 16
     wide(a, b, out=out)
     near(out.numpy(), OP)
     with pytest.raises(
         InvalidInput, match=r"^C begins 4 bytes past a multiple of 16, and .*16 bytes at a time"
     ):
         wide(a, b, out=Moved(out, 4))
-    assert find_widest_access(kernel_of(OP).ptx) == 4
+    assert measure_widest_access(kernel_of(OP).ptx) == 4
     with pytest.raises(InvalidInput, match=r"^A begins 2 bytes past a multiple of 4, and .*pass a copy"):
         kernel_of(OP)(Moved(a, 2), b, out=out)
 
 
 def test_asynchronous_copies_are_accesses_too() -> None:
-    assert find_widest_access("cp.async.ca.shared.global [%r1], [%rd2], 8;") == 8
-    assert find_widest_access("@%p1 cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;") == 16
-    assert find_widest_access("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
+    assert measure_widest_access("cp.async.ca.shared.global [%r1], [%rd2], 8;") == 8
+    assert measure_widest_access("@%p1 cp.async.cg.shared.global [%r1], [%rd2], 16, %r3;") == 16
+    assert measure_widest_access("ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];") == 1
 
 
 def test_result_is_not_written_over_an_input(driver: ScriptedDriver) -> None:

@@ -16,7 +16,7 @@ import ekc
 from ekc import devices
 from ekc.cli import main
 from ekc.devices.cuda.device import WORKER_MODULE, CudaDevice
-from ekc.devices.cuda.library_kernel import Convolution, LibraryKernel, MatrixProduct, find_library_call
+from ekc.devices.cuda.library_kernel import Convolution, LibraryKernel, MatrixProduct, derive_library_call
 from ekc.devices.cuda.messages import WorkerRequest
 from ekc.devices.cuda.nvidia_libraries import CublasLt, Cudnn, NvidiaLibrary
 from ekc.errors import DeviceError, InvalidInput
@@ -115,17 +115,17 @@ def test_each_product_and_convolution_is_right(device: CudaDevice) -> None:
 
 @pytest.mark.parametrize("op", OTHER, ids=str)
 def test_anything_else_is_no_call(op: Operator) -> None:
-    assert find_library_call(op) is None
+    assert derive_library_call(op) is None
 
 
 def test_operators_are_recognised_by_their_expression() -> None:
-    assert isinstance(find_library_call(OP), MatrixProduct)
-    found = find_library_call(CONV)
+    assert isinstance(derive_library_call(OP), MatrixProduct)
+    found = derive_library_call(CONV)
     assert isinstance(found, Convolution)
     assert (found.padding, found.stride, found.dilation, found.groups) == ((1, 0), (2, 1), (1, 1), 2)
     # Padding behind the image that no output reads is none.
     unread = ekc.conv2d(1, 4, 7, 7, out_channels=4, kernel=3, stride=2, padding=((0, 1), (0, 1)))
-    assert isinstance(find_library_call(unread), Convolution)
+    assert isinstance(derive_library_call(unread), Convolution)
 
 
 def test_names_timing_and_metering(device: CudaDevice, libraries: tuple[Path, ...]) -> None:
@@ -220,7 +220,7 @@ def test_absent_library_has_a_reason() -> None:
 @pytest.mark.parametrize("op", [OP, RIGHT[3], RIGHT[8], CONV], ids=str)
 def test_installed_libraries_take_these_descriptors(op: Operator) -> None:
     """The real libraries, if they are installed: their descriptors need no GPU."""
-    call = find_library_call(op)
+    call = derive_library_call(op)
     kind = CublasLt if isinstance(call, MatrixProduct) else Cudnn
     library = object.__new__(kind)
     try:
@@ -243,7 +243,7 @@ def test_worker_process_finds_libraries_by_their_names(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     remote = RemoteWorker("cuda:0", partial(ChildProcess, WORKER_MODULE))
     for op, name in ((OP, "cuBLASLt 13.1.2, algorithm 1"), (CONV, "cuDNN 9.19.0, algorithm 1")):
-        call = find_library_call(op)
+        call = derive_library_call(op)
         assert call is not None
         kernel = LibraryKernel(op.name, call, op.inputs, op.outputs[0])
         found = remote.query(WorkerRequest("list_algorithms", (kernel, 16)))

@@ -15,7 +15,7 @@ from ekc.devices.simulated.launch_counts import (
     Occupancy,
     profile_kernel,
 )
-from ekc.devices.simulated.operating_point import compute_work, find_steady_state
+from ekc.devices.simulated.operating_point import compute_steady_state, compute_work
 from ekc.devices.simulated.specs import A100, RTX3090, GpuSpec, find_spec
 from tests.devices import samples
 
@@ -64,7 +64,7 @@ def test_residual_scales_the_work_and_not_the_launch() -> None:
     ((found, resident),), (factor,) = todo.launches, todo.time_factors
     modelled = estimate_latency(A100, found, resident, 1200.0).seconds
     assert factor != 1.0
-    assert find_steady_state(A100, todo, 1200.0).latency_s == pytest.approx(
+    assert compute_steady_state(A100, todo, 1200.0).latency_s == pytest.approx(
         compute_launch_seconds(1200.0) + factor * (modelled - compute_launch_seconds(1200.0))
     )
 

@@ -6,7 +6,7 @@ import pytest
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.simulated import power, specs
 from ekc.devices.simulated.launch_counts import LAUNCH_PROFILES, get_launch_profiles, profile_kernel
-from ekc.devices.simulated.operating_point import POWER_CAP, SteadyState, compute_work, find_steady_state
+from ekc.devices.simulated.operating_point import POWER_CAP, SteadyState, compute_steady_state, compute_work
 from ekc.devices.simulated.specs import A100, H100, H200, GpuSpec
 from tests.devices import samples
 
@@ -15,7 +15,9 @@ def settled(kernel: CompiledKernel, clock_mhz: float, spec: GpuSpec = A100) -> S
     """Without the seeded residuals."""
     todo = compute_work(spec, kernel, get_launch_profiles(kernel))
     energies = [power.compute_dynamic_energy(spec, found) for found, _ in todo.launches]
-    return find_steady_state(spec, replace(todo, time_factors=(1.0,), dynamic_energy=energies[0]), clock_mhz)
+    return compute_steady_state(
+        spec, replace(todo, time_factors=(1.0,), dynamic_energy=energies[0]), clock_mhz
+    )
 
 
 def board_watts(state: SteadyState, spec: GpuSpec = A100) -> float:

@@ -17,8 +17,8 @@ from ekc.devices.simulated.launch_counts import profile_kernel
 from ekc.devices.simulated.operating_point import (
     KernelWork,
     compute_settled_temperature,
+    compute_steady_state,
     compute_work,
-    find_steady_state,
 )
 from ekc.devices.simulated.specs import A100, GpuSpec
 from tests.devices import samples
@@ -33,7 +33,7 @@ def compute_energies(specs: Sequence[GpuSpec], kernel: CompiledKernel) -> NDArra
 
 
 def compute_energy(spec: GpuSpec, work: KernelWork) -> float:
-    state = find_steady_state(spec, work, float(spec.fixed_mhz))
+    state = compute_steady_state(spec, work, float(spec.fixed_mhz))
     idle_w = power.compute_idle_power(spec, state.clock_mhz, compute_settled_temperature(spec, state))
     return float((idle_w + state.active_power_w) * state.latency_s)
 
@@ -72,9 +72,9 @@ def test_interval_is_the_same_each_time() -> None:
 def test_capped_draws_stay_under_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     board = replace(A100, power=replace(A100.power, tdp_w=180.0))
     kernel, seen = samples.sgemm(1024), []
-    find = operating_point.find_steady_state
+    find = operating_point.compute_steady_state
     monkeypatch.setattr(
-        operating_point, "find_steady_state", lambda *given: seen.append(find(*given)) or seen[-1]
+        operating_point, "compute_steady_state", lambda *given: seen.append(find(*given)) or seen[-1]
     )
     SimulatedDevice(board, 1410).estimate_saving_interval(kernel, samples.copy(1 << 22))
     hot = board.power.ambient_c + board.power.kelvin_per_w * board.power.tdp_w

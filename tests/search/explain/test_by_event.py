@@ -12,7 +12,7 @@ from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated import power, specs
 from ekc.devices.simulated.device import SimulatedDevice, break_down_energy
 from ekc.devices.simulated.launch_counts import profile_kernel
-from ekc.devices.simulated.operating_point import KernelWork, compute_work, find_steady_state
+from ekc.devices.simulated.operating_point import KernelWork, compute_steady_state, compute_work
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import InvalidInput
 from ekc.ir.schedule.naive import make_naive_schedule
@@ -53,7 +53,7 @@ def test_causes_add_up_to_power_times_latency(name: str, schedule: ekc.Schedule)
     (spec, work), clock_mhz = compute(schedule, name), devices.open(name).clocks().current_mhz
     account = break_down_energy(spec, work, clock_mhz)
     assert account.energy_j == pytest.approx(account.power_w * account.latency_s, rel=1e-9)
-    assert account.latency_s == find_steady_state(spec, work, clock_mhz).latency_s
+    assert account.latency_s == compute_steady_state(spec, work, clock_mhz).latency_s
     assert all(cause.joules >= 0 for cause in account.causes if cause.name != "unexplained by events")
 
 

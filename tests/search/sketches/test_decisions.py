@@ -9,7 +9,7 @@ from ekc.search.data.defaults import TILING
 from ekc.search.sketches.decisions import (
     NeighbourTable,
     TileLevel,
-    find_neighbours,
+    compute_neighbours,
     make_choice,
     make_level,
     make_tiling,
@@ -21,7 +21,7 @@ DECISION = make_tiling(
 
 
 def _lists(table: np.ndarray) -> list[list[int]]:
-    rows, count = find_neighbours(table)
+    rows, count = compute_neighbours(table)
     return [part.tolist() for part in np.split(rows, np.cumsum(count)[:-1])]
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ekc.devices.clocks.lease_file import find_lease_folder
+from ekc.devices.clocks.lease_file import prepare_lease_folder
 from ekc.devices.clocks.limits import LIMITS, Settings, parse_settings
 from ekc.errors import ActuatorError, InvalidInput
 from ekc.processes.process_facts import Caller, describe_user, read_unknown_uid
@@ -216,7 +216,7 @@ class GpuIdentity:
 
 def make_job_folder() -> Path:
     """Make the folder of job files where it is missing. Raises `InvalidInput` for an unsafe one."""
-    folder = find_lease_folder() / "jobs"
+    folder = prepare_lease_folder() / "jobs"
     try:
         folder.mkdir(mode=0o755, exist_ok=True)
         _check_owner(folder, folder.lstat(), stat.S_ISDIR)

@@ -91,7 +91,7 @@ class GpuClaims:
             self.release(gpus)
 
 
-def find_permitted_gpu(allow_list: AllowList, caller: Caller, uuid: str) -> PermittedGpu:
+def check_permitted_gpu(allow_list: AllowList, caller: Caller, uuid: str) -> PermittedGpu:
     """Check that a caller may set a GPU. Raises `ActuatorError` for one who may not, for a GPU that is split
     by MIG, and for one on which another user computes."""
     allow_list.check_caller(caller)
@@ -257,7 +257,7 @@ class ServedConnection:
 
     def _find_gpus(self, uuids: list[str]) -> dict[str, PermittedGpu]:
         allow_list = self._services.allow_list
-        return {uuid: find_permitted_gpu(allow_list, self.caller, uuid) for uuid in uuids}
+        return {uuid: check_permitted_gpu(allow_list, self.caller, uuid) for uuid in uuids}
 
     def _take_lease(self, uuids: list[str]) -> dict[str, Any]:
         """Lease GPUs; returns for each the settings before and the lowest ones."""
