@@ -6,7 +6,7 @@
 
 Size is counted in statements of Python (`ast`), so comments, docstrings and long lines do not count, and
 in lines of templates, C++ and CUDA text. A budget falls with the code. It rises only by hand, in a commit of
-its own that says for what, and what was deleted elsewhere.
+its own that says for what, and what was deleted elsewhere. All statements together stay below `MAX_STATEMENTS`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ HEADER = """\
 # Sizes that .ci/check_budget.py checks; it says how they are counted. `--lower` writes smaller ones.
 # A number rises only by hand, in a commit of its own that says for what, and what was deleted elsewhere.
 """
+MAX_STATEMENTS = 67_710
+"""5 % above the statements of commit 946a4c0c, from which on they are counted. It is not raised."""
 TEXTS = (".j2", ".cpp", ".h", ".hpp", ".cu", ".cuh")
 Sizes = dict[str, Counter[str]]
 
@@ -64,8 +66,10 @@ def read_budget(text: str) -> Sizes:
 
 
 def list_problems(sizes: Sizes, budget: Sizes) -> list[str]:
-    """One line for each package that is over its budget."""
-    return [
+    """One line for each package that is over its budget, and one where all are over `MAX_STATEMENTS`."""
+    total = sizes["statements"].total()
+    over = [f"{total} statements in all, at most {MAX_STATEMENTS}"] if total > MAX_STATEMENTS else []
+    return over + [
         f"{package}: {size} {unit}, {size - budget[unit][package]} more than its budget in {BUDGET.name}"
         for unit, by_package in sizes.items()
         for package, size in by_package.items()

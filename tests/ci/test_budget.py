@@ -50,3 +50,14 @@ def test_package_over_its_budget_is_named(budget: ModuleType) -> None:
         "ekc/ir: 12 statements, 2 more than its budget in budget.toml",
         "ekc/new: 3 lines, 3 more than its budget in budget.toml",
     ]
+
+
+def test_all_packages_together_have_a_limit(budget: ModuleType) -> None:
+    most = {"statements": Counter({"ekc/ir": budget.MAX_STATEMENTS}), "files": Counter(), "lines": Counter()}
+    assert budget.list_problems(most, most) == []
+    more = {
+        "statements": Counter({"ekc/ir": budget.MAX_STATEMENTS, "ekc": 1}),
+        "files": Counter(),
+        "lines": Counter(),
+    }
+    assert budget.list_problems(more, more) == ["67711 statements in all, at most 67710"]
