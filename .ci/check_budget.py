@@ -6,7 +6,8 @@
 
 Size is counted in statements of Python (`ast`), so comments, docstrings and long lines do not count, and
 in lines of templates, C++ and CUDA text. A budget falls with the code. It rises only by hand, in a commit of
-its own that says for what, and what was deleted elsewhere. All statements together stay below `MAX_STATEMENTS`.
+its own that says for what, and what was deleted elsewhere. All statements together are at most
+`MAX_STATEMENTS`.
 """
 
 from __future__ import annotations
