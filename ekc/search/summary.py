@@ -194,9 +194,19 @@ def list_notes(result: TuningData) -> list[tuple[str, str]]:
         ("atomics", describe_rounding(best)),
         ("throttled", ", ".join(best.throttle)),
         ("metering", "; ".join(best.notes)),
+        ("readings", _describe_readings(best, result.baseline)),
         ("clocks", result.clocks_note),
         ("stopped", result.stopped),
     ]
+
+
+def _describe_readings(best: Trial, naive: Trial) -> str:
+    """The readings of observers for the best schedule, beside those for the naive one."""
+    beside = {name: format_rounded(value, 4) for name, value in naive.readings.items()}
+    return "; ".join(
+        f"{name} {format_rounded(value, 4)} (naive {beside.get(name, '-')})"
+        for name, value in best.readings.items()
+    )
 
 
 def _describe_bound(result: TuningData) -> str:

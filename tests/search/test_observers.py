@@ -14,6 +14,7 @@ from ekc.devices.device import Measurement, Metering, Timing
 from ekc.errors import InvalidInput
 from ekc.search.database.listing import format_csv
 from ekc.search.database.merge import merge_records
+from ekc.tables import format_rounded
 from tests.search.helpers import MV, tune
 
 
@@ -51,6 +52,8 @@ def test_readings_are_in_trials_tables_and_files(tmp_path: Path) -> None:
     result = tune(observers=[Order(), Temperature()], records=file)
     assert result.best.readings["board_temperature_c"] > 0
     assert all({"order_count", "board_temperature_c"} == set(t.readings) for t in result.trials if t.ok)
+    celsius = format_rounded(result.best.readings["board_temperature_c"], 4)
+    assert f"board_temperature_c {celsius} (naive " in result.summary()
     table = result.to_dataframe()
     assert (table["board_temperature_c"].dropna() > 0).all()
     assert table["order_count"].notna().any()
