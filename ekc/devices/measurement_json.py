@@ -63,8 +63,8 @@ def dataclass_from_json(kind: type[Read], data: Mapping[str, Any]) -> Read:
 @cache
 def _inspect_fields(kind: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """Names of fields without a default, and types of all fields."""
-    fields = dataclasses.fields(kind)
-    return tuple(f.name for f in fields if f.default is dataclasses.MISSING), get_type_hints(kind)
+    fields, absent = dataclasses.fields(kind), dataclasses.MISSING
+    return tuple(f.name for f in fields if absent is f.default is f.default_factory), get_type_hints(kind)
 
 
 def _value_from_json(name: str, kind: Any, value: Any) -> Any:
