@@ -18,6 +18,7 @@ Its readings are filed with each timing and metering. They are a column of `resu
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ class Observer:
         """Called again and again while the measurement runs, in a thread of its own."""
 
     def after(self, kernel: CompiledKernel, measured: Measurement) -> float:
-        """The reading, a number. `measured`: the `Timing` or `Metering` that was taken."""
+        """The reading, a number; NaN where there is none. `measured`: the `Timing` or `Metering` taken."""
         raise NotImplementedError(f"{type(self).__name__} has no method after(kernel, measured)")
 
 
@@ -84,7 +85,8 @@ def observe(
         one.before(kernel)
     with _call_repeatedly([one for one in observers if type(one).during is not Observer.during]):
         measured = measure()
-    return replace(measured, readings={one.name: _read(one, kernel, measured) for one in observers})
+    readings = {one.name: _read(one, kernel, measured) for one in observers}
+    return replace(measured, readings={name: x for name, x in readings.items() if math.isfinite(x)})
 
 
 def _read(observer: Observer, kernel: CompiledKernel, measured: Measurement) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ekc
@@ -80,6 +82,19 @@ def test_stored_figures_have_the_readings_of_their_time(tmp_path: Path) -> None:
     file = tmp_path / "own.db"
     tune(records=file)
     assert tune(records=file, observers=[Temperature()]).best.readings == {}
+
+
+def test_reading_that_is_no_figure_is_left_out() -> None:
+    class Sometimes(ekc.Observer):
+        name, count = "sensor_w", 0
+
+        def after(self, kernel: Any, measured: Measurement) -> float:
+            self.count += 1
+            return np.float32(1.5) if self.count == 1 else (math.nan, math.inf)[self.count % 2]
+
+    result = tune(observers=[Sometimes()], clocks="search")
+    found = [t.readings for t in (result.baseline, *result.trials) if t.readings]
+    assert found == [{"sensor_w": 1.5}]
 
 
 def test_an_exception_of_an_observer_reaches_the_caller(tmp_path: Path) -> None:
