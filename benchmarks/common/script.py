@@ -124,14 +124,15 @@ def make_parser(
 @contextmanager
 def use_compile_cache(folder: Path | None = None) -> Iterator[Path]:
     """Keep compiled kernels in a folder; without one, in an empty folder that is removed in the end."""
-    before = dict(os.environ)
+    before = os.environ.get("EKC_CACHE_DIR")
     with tempfile.TemporaryDirectory() as empty:
         os.environ["EKC_CACHE_DIR"] = str(folder or empty)
         try:
             yield folder or Path(empty)
         finally:
             del os.environ["EKC_CACHE_DIR"]
-            os.environ.update(before)
+            if before is not None:
+                os.environ["EKC_CACHE_DIR"] = before
 
 
 def describe_versions() -> str:

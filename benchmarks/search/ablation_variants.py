@@ -115,7 +115,7 @@ VARIANTS: dict[str, Variant] = {
     "no split-K": Variant({f"{SKETCHES}:derive_split_k": derive_nothing}, needs_own_space=True),
 }
 """Name -> variant. Finished runs are stored under these names."""
-STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop rule")
+STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop rule", "no split-K")
 """Variants that run where none are named."""
 
 POWER = "ekc.search.cost_model.power_model"

@@ -40,7 +40,7 @@ class Pair:
 
 
 def list_pairs(seconds: dict[Xgemm, float]) -> Iterator[Pair]:
-    """Find all pairs of a recording."""
+    """Yield all pairs of a recording."""
     for one in seconds:
         for width, shared in WIDTHS.items():
             wide = replace(one, **{width: 2 * getattr(one, width)})

@@ -270,8 +270,8 @@ def predict_constant(values: Vector, learn: NDArray[np.bool_]) -> Vector:
 
 
 def compute_rank(a: Vector, b: Vector) -> float:
-    """Rank correlation; 0 where a side ranks nothing."""
-    return spearman(a, b) or 0.0
+    """Rank correlation; 0 where a side ranks nothing, or has a value that is no number."""
+    return (spearman(a, b) or 0.0) if np.isfinite(a).all() and np.isfinite(b).all() else 0.0
 
 
 def resample_groups(groups: ArrayLike, seed: int, draws: int) -> Iterator[NDArray[np.int64]]:

@@ -147,7 +147,8 @@ def operator_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
         named = {name: v for name, v in options.items() if v is not None}
         given = {name: _parse_option(name, v) if isinstance(v, str) else v for name, v in named.items()}
         epilogue = values.pop("epilogue")
-        given |= ({} if epilogue is None else {"epilogue": epilogue}) | parse_inputs(values.pop("inputs"))
+        given |= {"epilogue": epilogue} if epilogue is not None else {}
+        given |= parse_inputs(values.pop("inputs"))
         request = OperatorRequest(values.pop("operator"), values.pop("extents"), given)
         return command(request=request, **values)
 

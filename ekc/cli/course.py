@@ -97,5 +97,5 @@ def grade(submissions: tuple[Path, ...], csv_file: Path | None, time_limit: floa
     print_result(
         {"grades": [one.to_json() for one in grades]}
         if as_json
-        else "\n".join([format_grades(grades), *([""] if notes else []), *notes])
+        else "\n\n".join([format_grades(grades), *(["\n".join(notes)] if notes else [])])
     )

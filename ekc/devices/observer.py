@@ -1,4 +1,4 @@
-"""Quantities that a run measures beside latency and energy: an `Observer` is a class for each.
+"""Quantities that a run measures beside latency and energy, each by an object of a class of its own.
 
     class HostPower(ekc.Observer):
         name = "host_power_w"
@@ -27,7 +27,7 @@ from dataclasses import replace
 from ekc.argument_checks import format_value, is_number
 from ekc.codegen.compiled import CompiledKernel
 from ekc.devices.device import Measurement, MeasurementT
-from ekc.errors import InvalidInput
+from ekc.errors import EkcError, InvalidInput
 
 
 class Observer:
@@ -61,14 +61,21 @@ def check_observers(observers: object, taken: Sequence[str]) -> tuple[Observer, 
         )
     names = list(taken)
     for one in observers:
+        if isinstance(one, type):
+            raise InvalidInput(f"observers: {one.__name__} is a class; write observers=[{one.__name__}()]")
         if not isinstance(one, Observer):
             raise InvalidInput(
                 f"observers: {format_value(one)} is no ekc.Observer; derive its class from ekc.Observer"
             )
-        if not (one.name.isidentifier() and one.name == one.name.lower()):
+        if not (isinstance(one.name, str) and one.name.isidentifier() and one.name == one.name.lower()):
             raise InvalidInput(
                 f"observers: {type(one).__name__}.name is {one.name!r:.40}; "
                 'use lower-case letters, digits and underscores, such as "host_power_w"'
+            )
+        if not (is_number(one.interval_s) and 0 < one.interval_s < math.inf):
+            raise InvalidInput(
+                f"observers: {one.name} has interval_s = {format_value(one.interval_s)}; "
+                "give a number of seconds above 0, such as 0.01"
             )
         if one.name in names:
             raise InvalidInput(f"observers: there is already a column {one.name}; choose another name")
@@ -80,9 +87,10 @@ def observe(
     observers: Sequence[Observer], kernel: CompiledKernel, measure: Callable[[], MeasurementT]
 ) -> MeasurementT:
     """Take a measurement, with the readings of the observers in it. Raises `TypeError` for a reading that is
-    no number."""
+    no number, and `RuntimeError` in place of an `EkcError` of an observer: it is no failure of the kernel."""
     for one in observers:
-        one.before(kernel)
+        with _told_apart(one):
+            one.before(kernel)
     with _call_repeatedly([one for one in observers if type(one).during is not Observer.during]):
         measured = measure()
     readings = {one.name: _read(one, kernel, measured) for one in observers}
@@ -90,22 +98,34 @@ def observe(
 
 
 def _read(observer: Observer, kernel: CompiledKernel, measured: Measurement) -> float:
-    value = observer.after(kernel, measured)
+    with _told_apart(observer):
+        value = observer.after(kernel, measured)
     if not is_number(value):
         raise TypeError(f"observer {observer.name}: its reading is {format_value(value)}; return a number")
     return float(value)
 
 
 @contextmanager
+def _told_apart(observer: Observer) -> Iterator[None]:
+    """Raise an `EkcError` of an observer as `RuntimeError`."""
+    try:
+        yield
+    except EkcError as problem:
+        raise RuntimeError(f"observer {observer.name}: {problem}") from problem
+
+
+@contextmanager
 def _call_repeatedly(observers: Sequence[Observer]) -> Iterator[None]:
-    """Call `during` of each observer while the block runs. Its first exception is raised afterwards."""
+    """Call `during` of each observer while the block runs, at least once. Its first exception is raised
+    afterwards."""
     has_ended, problems = threading.Event(), list[Exception]()
 
     def call(one: Observer) -> None:
         try:
-            while not has_ended.is_set():
+            with _told_apart(one):
                 one.during()
-                has_ended.wait(one.interval_s)
+                while not has_ended.wait(one.interval_s):
+                    one.during()
         except Exception as problem:
             problems.append(problem)
 

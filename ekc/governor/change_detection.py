@@ -1,9 +1,10 @@
 """Whether a job still does the same work.
 
-Under the choice: signatures (power, SM and memory use) of recordings, called looks, are compared with a
-reference, and the loss of the beat is noticed. At other limits: is a reading disturbed, is a phase one that
-was measured before? `CheckSchedule` says when the default is measured again: early where a choice is
-uncertain, at doubling intervals while checks agree, and early again where the job seems to have changed.
+Under the choice, signatures (power, SM and memory use) of recordings, called looks, are compared with a
+reference, and the loss of the beat is noticed. `is_disturbed` says whether a reading can be used, and
+`is_same_phase` whether a phase was measured before. `CheckSchedule` says when the default is measured again:
+early where a choice is uncertain, at doubling intervals while checks agree, and early again where the job
+seems to have changed.
 """
 
 from __future__ import annotations

@@ -397,29 +397,29 @@ def list_factors(e: Expr) -> tuple[Expr, ...]:
     return (e,)
 
 
-def map_children(e: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The node with each direct sub-expression changed; a node without any as it is."""
-    if isinstance(e, Binary):
-        return Binary(e.op, change(e.a), change(e.b))
-    if isinstance(e, Call):
-        return Call(e.function, change(e.argument))
-    if isinstance(e, Load):
-        return Load(e.tensor, tuple(map(change, e.index)))
-    return Where(e.op, *map(change, children(e))) if isinstance(e, Where) else e
-
-
 def substitute(e: Expr, values: Mapping[str, Expr]) -> Expr:
     """The expression with each named Var replaced."""
+    # One Python call a level: bodies that are joined are deep, and a recursion ends at some 1000 calls.
     if isinstance(e, Var):
         return values.get(e.name, e)
-    return map_children(e, lambda part: substitute(part, values))
+    if isinstance(e, Binary):
+        return Binary(e.op, substitute(e.a, values), substitute(e.b, values))
+    if isinstance(e, Call):
+        return Call(e.function, substitute(e.argument, values))
+    if isinstance(e, Load):
+        return Load(e.tensor, tuple([substitute(i, values) for i in e.index]))
+    return Where(e.op, *[substitute(part, values) for part in children(e)]) if isinstance(e, Where) else e
 
 
 def replace_loads(e: Expr, replacement: Callable[[Load], Expr]) -> Expr:
     """The expression with each tensor read replaced."""
     if isinstance(e, Load):
         return replacement(e)
-    return map_children(e, lambda part: replace_loads(part, replacement))
+    if isinstance(e, Binary):
+        return Binary(e.op, replace_loads(e.a, replacement), replace_loads(e.b, replacement))
+    if isinstance(e, Where):
+        return Where(e.op, *[replace_loads(part, replacement) for part in children(e)])
+    return Call(e.function, replace_loads(e.argument, replacement)) if isinstance(e, Call) else e
 
 
 def _round_constant(value: Any) -> Any:

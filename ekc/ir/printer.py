@@ -321,12 +321,9 @@ def _format_guard(guard: BoundsGuard) -> str:
 
 def _substitute_places(e: ex.Expr, node: tree.ComputeNode) -> ex.Expr:
     """The body with each read and axis replaced by the text of its place."""
-    if isinstance(e, ex.Load):
-        return ex.Var(_format_access(node.reads[e]))
-    if isinstance(e, ex.Var):
-        text = format_form(node.nest.axis_forms[e.name])
-        return ex.Var(f"({text})" if " " in text else text)
-    return ex.map_children(e, lambda part: _substitute_places(part, node))
+    forms = {name: format_form(node.nest.axis_forms[name]) for name in ex.find_variables(e)}
+    places = {name: ex.Var(f"({text})" if " " in text else text) for name, text in forms.items()}
+    return ex.substitute(ex.replace_loads(e, lambda load: ex.Var(_format_access(node.reads[load]))), places)
 
 
 def _format_access(access: TensorAccess) -> str:

@@ -246,5 +246,5 @@ def _is_full_range(index: Array, extent: int) -> bool:
 
 
 def refuse_load(load: ex.Load) -> Any:
-    """The error for a tensor that is read in an index."""
+    """Refuse a tensor that is read in an index: raises `ValueError`."""
     raise ValueError(f"{load}: an index cannot read a tensor")

@@ -171,11 +171,13 @@ def _drop_zeros(graph: Graph) -> Graph:
 
 
 def _find_guarded(node: Node, graph: Graph) -> str | None:
-    """y of where(y != y, 0, y)."""
+    """y of where(y != y, 0, y). A y that is rounded before the choice stays: casts are part of the model."""
+    if node.attributes.get("function") != "where":
+        return None
     for found in match_template(_GUARDED, node.output, graph, {}):
         y, zero = graph.values[found["y"]], graph.values[found["zero"]].data
         if y.dtype == graph.values[node.output].dtype and zero is not None and not np.any(zero.astype(float)):
-            return y.name
+            return y.name if y.name in node.inputs else None
     return None
 
 

@@ -112,7 +112,7 @@ def _add_trials(figure: Any, run: RunData, seconds: float, joules: float, column
 
 
 def compute_front(trials: TrialColumns) -> NDArray[np.intp]:
-    """Find the Pareto front of metered trials: indices, fastest first."""
+    """Compute the Pareto front of metered trials: indices, fastest first."""
     rows = np.flatnonzero(trials.ok & trials.metered & np.isfinite(trials.energy_j))
     rows = rows[np.lexsort((trials.energy_j[rows], trials.latency_s[rows]))]
     least = np.minimum.accumulate(np.concatenate([[np.inf], trials.energy_j[rows]]))

@@ -108,7 +108,7 @@ def compute_instruction_limit(compiled: CompiledKernel, launch_spec: Launch) -> 
 
 @dataclass(frozen=True)
 class _TensorPages:
-    """A tensor; a launch must not write it."""
+    """The pages of a tensor. A launch may write those of `OutputPages` alone."""
 
     spec: TensorSpec
 

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+import ekc
 from benchmarks.search import ablation
 from benchmarks.search import ablation_figures as figures
 from benchmarks.search import ablation_variants as variants
+from ekc import devices
 from ekc.search.cost_model import feature_process, learner
+from ekc.search.space.space import Space
 from tests.benchmarks.helpers import Run
 
 
@@ -94,6 +97,14 @@ def test_change_that_a_subclass_overrides_is_refused() -> None:
     change = {"ekc.search.cost_model.acquisition:Acquisition.predict_figures": None}
     with pytest.raises(KeyError, match="overridden by a subclass"), variants.apply_changes(change):
         pass
+
+
+def test_variant_without_split_sums_has_fewer_structures() -> None:
+    op, limits = ekc.matvec(64, 65536), devices.open("a100").limits
+    both = Space(op, limits).structures
+    with variants.apply_changes(variants.VARIANTS["no split-K"].changes):
+        whole = Space(op, limits).structures
+    assert 0 < len(whole) < len(both)
 
 
 def test_attributes_that_variants_change_exist() -> None:

@@ -115,7 +115,8 @@ def test_prediction_without_counters_uses_the_signals(model: BoostedModel, rows)
 
 def test_prediction_error_matches_that_of_left_out_jobs(model: BoostedModel) -> None:
     """Trees that split at a clock, not between two, once gave a card with slightly lower clocks the slowdown
-    of the next lower one: errors were 1.5 times those of left-out jobs, always to one side."""
+    of the next lower one: errors were 1.5 times the sigma stated then, always to one side. Here the unit is
+    the error of left-out jobs over all clocks, which is larger."""
     usual = np.sqrt(np.mean(np.square(leave_one_out(build_rows_of_jobs(JOB_KINDS))["time"])))
     off = []
     for kind in JOB_KINDS:
@@ -129,5 +130,5 @@ def test_prediction_error_matches_that_of_left_out_jobs(model: BoostedModel) -> 
             seconds = compute_costs(job).seconds[0, -1]
             x = observed.clock_mhz / clocks[place] - 1
             off.append((seconds[place] / seconds[-1] - 1 - first * x - second * x**2) / usual)
-    assert np.sqrt(np.mean(np.square(off))) < 1.35
-    assert abs(np.mean(off)) < 0.6
+    assert np.sqrt(np.mean(np.square(off))) < 0.8
+    assert abs(np.mean(off)) < 0.35

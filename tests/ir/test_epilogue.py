@@ -302,3 +302,17 @@ def test_text_input_may_be_named_self(name: str) -> None:
 def test_text_input_with_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="an input cannot be called"):
         parse_epilogue("c * 2", {name: (4,)})
+
+
+def test_deep_bodies_are_joined() -> None:
+    """Bodies of 190 operations each, one in the other: the recursion ends before Python's limit."""
+
+    def add_up(value: ex.Expr) -> ex.Expr:
+        for _ in range(190):
+            value = value + 1
+        return value
+
+    op = ekc.compute("deep", axes={"i": 64}, inputs={"A": (64,)}, body=lambda A, i: add_up(A[i]))
+    op = op.epilogue(lambda c: add_up(c))
+    (output,) = Schedule(op).compute_inline(op.computes[0].output.name).program.nests
+    assert len(list(ex.walk_expr(output.compute.body))) > 2 * 2 * 190

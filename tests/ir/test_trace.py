@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ekc.errors import EkcError
-from ekc.ir.analysis.population_math import Lookup
+from ekc.ir.analysis.population_math import Lookup, to_float64
 from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, WalkTrace, has_any, record_walks
 
 Steps = Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]
@@ -327,3 +327,15 @@ def test_commuted_operands_are_one_call() -> None:
 
     (trace,) = record_walks([walk], VECTORS)
     assert trace.call_count == 4
+
+
+def reduce_rows(given: Mapping[str, Any]) -> Steps:
+    """A walk that converts a number over all rows to another type."""
+    yield label_values(to_float64(np.max(given["a"])) * to_float64(given["a"]))
+
+
+def test_number_over_all_rows_is_converted() -> None:
+    (trace,), given = record_walks([reduce_rows], columns(RECORDING_ROWS)), columns(50, seed=3)
+    (found,) = replay(trace, given, [0, 50])
+    assert found is not None
+    np.testing.assert_array_equal(found[0], given["a"].max() * given["a"].astype(np.float64))

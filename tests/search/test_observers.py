@@ -13,7 +13,7 @@ import pytest
 
 import ekc
 from ekc.devices.device import Measurement, Metering, Timing
-from ekc.errors import InvalidInput
+from ekc.errors import DeviceError, InvalidInput
 from ekc.search.database.listing import format_csv
 from ekc.search.database.merge import merge_records
 from ekc.tables import format_rounded
@@ -38,7 +38,7 @@ class Order(ekc.Observer):
         assert kernel.resources
         assert isinstance(measured, (Timing, Metering))
         assert self.calls[0] == "before"
-        assert set(self.calls[1:]) <= {"during"}
+        assert set(self.calls[1:]) == {"during"}
         return len(self.calls)
 
 
@@ -110,6 +110,12 @@ def test_an_exception_of_an_observer_reaches_the_caller(tmp_path: Path) -> None:
         def after(self, kernel: Any, measured: Measurement) -> Any:
             return "warm"
 
+    class Gone(Temperature):
+        def after(self, kernel: Any, measured: Measurement) -> Any:
+            raise DeviceError("NVML has no such sensor")
+
+    with pytest.raises(RuntimeError, match="observer board_temperature_c: NVML has no such sensor"):
+        tune(observers=[Gone()], records=tmp_path / "a.db")
     with pytest.raises(OSError, match="the sensor is gone"):
         tune(observers=[Broken()], records=tmp_path / "a.db")
     with pytest.raises(
@@ -123,7 +129,13 @@ def test_an_exception_of_an_observer_reaches_the_caller(tmp_path: Path) -> None:
     ("observers", "words"),
     [
         ("temperature", "observers: 'temperature' is not a list; write observers=[MySensor()]"),
-        ([Temperature], "is no ekc.Observer; derive its class from ekc.Observer"),
+        ([Temperature], "observers: Temperature is a class; write observers=[Temperature()]"),
+        ([print], "is no ekc.Observer; derive its class from ekc.Observer"),
+        ([type("A", (Temperature,), {"name": 5})()], "A.name is 5; use lower-case letters"),
+        (
+            [type("A", (Temperature,), {"interval_s": -1})()],
+            "has interval_s = -1; give a number of seconds above 0",
+        ),
         (
             [Temperature(), Temperature()],
             "there is already a column board_temperature_c; choose another name",

@@ -251,10 +251,13 @@ class LimitSetter(NvmlLimitReader):
         return self._offered
 
     def check_permission(self) -> None:
-        """Set a limit to its present value, or ask. Raises `ActuatorError` where this process may not."""
+        """Set a limit to its present value, or ask the daemon. Raises `ActuatorError` where this process may
+        not."""
+        raise NotImplementedError
 
     def set_limit(self, limit: Limit, value: float | None) -> None:
         """Set one limit; None resets it to the default of the driver. Raises `ActuatorError`."""
+        raise NotImplementedError
 
     def _convert_to_milliwatts(self, power_w: float | None) -> int:
         """A power cap, or the default one for None."""

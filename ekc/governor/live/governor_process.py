@@ -242,6 +242,9 @@ class _JobGovernor:
 
         try:
             self._keeper = keeper = acquire_leases(request, listener, uuids)
+            for actuator in keeper.actuators if keeper else ():
+                if actuator.restored is not None:
+                    listener.on_note(f"an earlier governor was killed; {actuator.restored}")
             self._session = open_session(
                 request, listener, keeper, uuids, make_probe, self._job_start_s, self._loop
             )

@@ -266,11 +266,7 @@ def acquire_leases(
             raise
         listener.on_note(f"may not set clocks here, so this is advice only: {problem}")
         return None
-    keeper = LeaseKeeper(settables, request.previous_settings, listener.on_note)
-    for actuator in keeper.actuators:
-        if actuator.restored is not None:
-            listener.on_note(f"an earlier governor was killed; {actuator.restored}")
-    return keeper
+    return LeaseKeeper(settables, request.previous_settings, listener.on_note)
 
 
 def open_session(

@@ -56,8 +56,8 @@ class FoldedProfiles:
 def find_folded_period(
     values: Values, valid_mask: Values, interval_s: float, update_s: float, found_s: float
 ) -> tuple[float, float] | None:
-    """(short period at which an even signal, (n,), fits one profile, share of the variance that the profile
-    explains); None without one.
+    """(period in seconds at which an even signal, (n,), fits one profile, share of the variance that the
+    profile explains, as `FoldedProfiles.explained`); None without one.
 
     `found_s`: the period found so far, which may be a multiple. Of the periods up to it with nearly the best
     gain the longest is taken whose profile is nearly the least rough. A multiple repeats its profile, and a

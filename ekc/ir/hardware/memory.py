@@ -52,7 +52,8 @@ def compute_swizzle_period(chunks: int, itemsize: int) -> int:
 
 
 SWIZZLE_PATTERN_BYTES = SHARED_LINE_BYTES * SWIZZLE_CHUNKS[-1]
-"""Alignment of panels in bytes: the hardware swizzles addresses, not places in a tile."""
+"""Bytes of a whole swizzle pattern, after which start addresses give the same wavefronts again. Panels are
+aligned to it, as the hardware swizzles addresses, not places in a tile."""
 
 
 def count_panel_elements(itemsize: int) -> int:

@@ -155,9 +155,7 @@ class _Recorder:
         """Record a conversion to another type."""
         if source.ref is None or source.dtype == dtype:
             return source.ref
-        return self._note_result_rows(
-            source.shape, self._note_call(np.ndarray.astype, (source.ref, dtype), {})
-        )
+        return self._note_result_rows(source.shape, self._note_call(np.asarray, (source.ref, dtype), {}))
 
     def assume_branch(self, value: _TracedArray) -> bool:
         """Outcome of a branch on a value, recorded as an assumption of the trace."""

@@ -59,8 +59,9 @@ IGNORED: Mapping[Handler, tuple[str, ...]] = {
     reductions.read_softmax: ("dtype", "half_to_float"),
     reductions.read_pool: ("ceil_mode",),
     reductions.read_adaptive_pool: ("output_size",),
+    # They repeat the shape, matter in training alone (running statistics are refused where they are used), or
+    # say which library PyTorch calls.
     reductions.read_group_norm: ("N", "C", "HxW", "cudnn_enabled", "running_mean", "running_var", "momentum"),
-    # They matter in training alone, or say which library PyTorch calls.
     elementwise.read_dropout: ("p",),
     reductions.read_batch_norm: ("momentum", "cudnn_enabled"),
     reductions.read_layer_norm: ("cudnn_enable",),

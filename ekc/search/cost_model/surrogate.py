@@ -1,4 +1,4 @@
-"""The surrogate of a figure (latency, power, registers): its mean and standard deviation before measurement.
+"""The surrogate of a figure, latency or power, before it is measured; and the spill model, that of registers.
 
 A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
 that of boosted trees, and half the distance between the two is a second part of the standard deviation. In

@@ -71,7 +71,8 @@ def train_residual_trees(
     seed: int,
 ) -> Any:
     """Train trees on the log of value over prior. `objective_values`, such as energies or latencies, set the
-    weights of the rows: one of twice the best objective has weight 2**-sharpness. Deterministic."""
+    weights of the rows: one of twice the best objective has weight 2**-sharpness. The trees depend
+    on the arguments alone."""
     targets = np.log(values / priors)
     weight = compute_weights(objective_values, BOOSTED_TREES.sharpness)
     parameters = {

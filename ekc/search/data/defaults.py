@@ -293,7 +293,7 @@ class SpaceSettings:
     max_halvings: int = 6
     """Halvings of tile levels in one attempt of repair, at most."""
     father_share: float = 0.5
-    """Share of the decisions that both parents have which a child takes from its father."""
+    """Share that a child takes from its father, of the decisions that both parents have."""
     second_change_share: float = 0.4
     """Share of mutants in which two decisions change instead of one."""
     near_share: float = 0.5

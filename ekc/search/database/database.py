@@ -186,7 +186,7 @@ class RecordStore:
 
     def read_rows(self, *, operator: str | None = None, **columns: Any) -> Iterator[RecordRow]:
         """Read all rows, oldest first; only those of an operator (canonical JSON), and with these values of
-        columns, if given."""
+        columns, if given; None counts as not given."""
         wanted = columns if operator is None else columns | {"operator_hash": hash_operator(operator)}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " and ".join(f"{column} = ?" for column in given) or "true"

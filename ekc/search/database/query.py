@@ -283,7 +283,7 @@ def _list_other_conditions(op: Operator, store: RecordStore, here: RecordConditi
 
 
 def list_metered_operators(store: RecordStore, conditions: Iterable[RecordConditions]) -> list[Operator]:
-    """Find the operators with a metered schedule under some conditions."""
+    """List the operators with a metered schedule under some conditions."""
     wanted = set(conditions)
     groups = [one for one in store.list_groups() if one.conditions in wanted]
     texts = dict.fromkeys(store.read_row(one.first_id).key.operator for one in groups)

@@ -191,8 +191,9 @@ class Finals:
                 times.append(own_times[-1])
         gap = timedelta(seconds=FINALS.max_metering_gap_s)
         self.is_library_in_turn = _is_in_turn(times, gap)
+        is_in_turn = _is_in_turn(own_times, gap)
         for c in finalists:
-            c.in_turn = _is_in_turn(own_times, gap)
+            c.in_turn = is_in_turn
         return [c for c in finalists if c.ok and (c.metered or not self._needs_energy)]
 
     @property

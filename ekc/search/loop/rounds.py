@@ -169,7 +169,7 @@ class SearchLoop(Generic[CandidateT]):
                 self._figures.append(figure)
 
     def _select_elites(self) -> Population:
-        """Find the measured genomes of the best figures."""
+        """Select the measured genomes of the best figures."""
         best = np.argsort(self._figures, kind="stable")[: self.breeder.settings.elite_count].tolist()
         return sum((self._genomes[i] for i in best), self.breeder.make_empty())
 

@@ -1,9 +1,10 @@
 """Parts of a run's data that take time to compute: the code of the best kernel, the energy of best, fastest
 and naive by cause, which decisions and features matter, and a map of the space.
 
-Decisions are the numbers of a schedule that a search chooses, read from its Program. The trees are made for
-the pictures alone; the search does not use them. So each comes with its error on schedules that it did not
-learn from."""
+Decisions are the numbers of a schedule that a search chooses, read from its Program. Boosted trees on the
+trials show which of them matter. They are made for the pictures alone; the search does not use them. So each
+comes with its error on schedules that it did not learn from.
+"""
 
 from __future__ import annotations
 

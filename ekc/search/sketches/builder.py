@@ -5,7 +5,6 @@ Legality of asynchronous copies (`cp.async`) into shared memory, for any tile si
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +42,8 @@ WARP_LANES = 32
 """Lanes of a warp."""
 ComputeChain = tuple[Compute, ...]
 """The computes of one launch: the first, and the elementwise ones fused behind it."""
+LOOP_ROLES = ("block", "vthread", "thread", "outer", "inner", "tile")
+"""Roles of the loops of a structure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +77,8 @@ class StructureBuilder:
         of both would not be contiguous."""
         self.steps: list[Step] = [*divide_steps]
         self.decisions: list[Decision] = []
-        self.loops: defaultdict[str, list[str]] = defaultdict(list)
-        """Role ("block", "vthread", "thread", "outer", "inner" or "tile") -> loops, outer first."""
+        self.loops: dict[str, list[str]] = {role: [] for role in LOOP_ROLES}
+        """Role -> loops, outer first."""
         self.alignments: dict[str, int] = {}
         """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
 
@@ -144,8 +145,8 @@ class StructureBuilder:
         return Hole(decision.name)
 
     def add_copy_width(self, tensor: str, order: tuple[int, ...], is_async: bool) -> Hole | int:
-        """Elements that one copy into shared memory moves; `order`: of the dimensions there. An asynchronous
-        copy that changes the order moves one."""
+        """Add a decision for the elements that one copy into shared memory moves. `order`: order of the
+        dimensions there, () for that of the tensor. An asynchronous copy that changes it moves one."""
         if order and is_async:
             return 1
         alignment = compute_copy_alignment(self.op, tensor) if is_async else 1

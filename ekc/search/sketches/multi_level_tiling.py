@@ -18,7 +18,7 @@ name of an operator. The rules, in the order in which they apply:
                                                      epilogues are fused into the same launch.
  6  copy asynchronously   `builder.py`               The tiles of shared memory may come by `cp.async`.
  7  single launch         here                       A normalization computes its sums inside one launch.
- 8  tensor cores          `tensor_cores.py`,         A sum of products may use `mma` or `wgmma`; output axes
+ 8  tensor cores          `tensor_cores.py`          A sum of products may use `mma` or `wgmma`; output axes
                                                      of one factor are fused first (implicit GEMM).
  9  split-K               `rewritten_operators.py`   A long sum with few outputs is cut over blocks.
 10  pack                  `rewritten_operators.py`   An input is copied first with the depth last.

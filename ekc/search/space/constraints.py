@@ -1,8 +1,8 @@
-"""Rules and analysis of many genomes at once: recorded once as array operations, then replayed.
+"""Rules and analysis of many genomes at once, and the repair of those that break a rule.
 
-Structures that share steps share the recorded operations of these steps.
-
-Repair of genomes that break a rule: which decisions are lowered, and by how much.
+Rules and analysis are recorded once as array operations, then replayed. Structures that share steps share the
+recorded operations of these steps. `RepairOperator` says which decisions are lowered for a rule, and by how
+much.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -79,11 +78,6 @@ def _file(
     figures = dict(zip(FIGURES, map(np.array, columns), strict=True))
     steps, structures = ("{}",) * len(names), ("s",) * len(names)
     return OperatorPredictions("op", names, names, steps, structures, {rule.RANDOM: len(names)}, figures)
-
-
-def test_kernel_is_the_same_after_a_file() -> None:
-    kernel = _make_kernel("0" * 16, cubin=b"\n\x00\n{")
-    assert pickle.loads(pickle.dumps(kernel)) == kernel
 
 
 def test_strata_add_up() -> None:
