@@ -154,6 +154,8 @@ class Batch(LaneState):
         if not self.is_sanitized or is_written.all():
             return
         bad = ~is_written if mask is None else mask & ~is_written
+        if not bad.any():
+            return
         lanes = count_nouns(int(bad.sum()), "lane")
         self.findings.add_first(
             "uninitialised",

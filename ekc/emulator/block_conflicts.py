@@ -68,12 +68,12 @@ _CACHE_MARKS = ("cached", "replaced")
 class BlockConflicts:
     """Marks for every cell of global memory, by name, each made when it is first needed.
 
-    The block that "wrote" it, "read" it, and "changed" it by an atomic. Blocks are numbered from 1; 0 is no
-    block, -1 several. Atomics that are not in `_CHECKED_ATOMICS` also leave the mark "changed unchecked": no
-    other block may read there.
+    "wrote", "read" and "changed" (by an atomic) hold the block that did so. Blocks are numbered from 1; 0 is
+    no block, -1 several. Atomics that are not in `_CHECKED_ATOMICS` also leave the mark "changed unchecked":
+    no other block may read there.
 
-    Whether it was "cached" by `ld.global.nc`, and "replaced" by a store or an atomic: a thread must not even
-    read its own writes through the read-only cache."""
+    "cached" says whether `ld.global.nc` read the cell, "replaced" whether a store or an atomic changed it: a
+    thread must not even read its own writes through the read-only cache."""
 
     def __init__(self, size: int, cell_bytes: int, has_fences: bool, has_cached_loads: bool) -> None:
         self.cell_bytes, self.cell_count = cell_bytes, size // cell_bytes + 1
@@ -144,7 +144,8 @@ class BlockConflicts:
             return
         changed, writers = access.compare_with_memory(values), self.make_marks("wrote")
         plain = ("wrote",) if self.has_fences else ("wrote", "read")
-        is_apart = ~np.isin(access.blocks, self.synchronized_blocks) if self.has_fences else True
+        is_judged_apart = self.has_fences and "changed" in self.marks
+        is_apart = ~np.isin(access.blocks, self.synchronized_blocks) if is_judged_apart else True
         for k, cells in enumerate(access.list_cell_columns(self.cell_bytes)):
             differs = changed[k * self.cell_bytes // access.site.element_bytes]
             for names, is_judged in ((plain, differs), (("changed",), differs & is_apart)):

@@ -1,4 +1,4 @@
-"""Arithmetic with one rounding: fused multiply-add of float32; float16, bf16 and tf32, alone or in pairs.
+"""Floats that are rounded once: fused multiply-add of float32; float16, bf16 and tf32 and their pairs.
 
 Float32 is computed in float64 and in blocks that stay in the cache. The float64 product of two float32
 numbers is exact and the float64 sum is rounded once; narrowing that sum rounds a second time. The second

@@ -1,8 +1,8 @@
 """Instructions across the lanes of a warp: shuffles, ballots, reductions, `mma.sync` and `ldmatrix`.
 
-Arrays are (warps, 32). The matrix elements in each register of each lane are those of the PTX ISA ("Matrix
-Fragments for mma.m16n8k..."): with group = lane / 4 and place = lane % 4, every element of a lane's fragment,
-low to high, has a row and a column.
+Shuffles, ballots and reductions take arrays (warps, 32), matrix instructions (warps, 32, registers). The
+layouts of matrix fragments are those of the PTX ISA ("Matrix Fragments for mma.m16n8k..."): with group =
+lane / 4 and place = lane % 4, every element of a lane's fragment, low to high, has a row and a column.
 """
 
 from __future__ import annotations
