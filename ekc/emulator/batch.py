@@ -130,8 +130,8 @@ class Batch(LaneState):
         """The units that decoded text calls, and the checks that they call."""
         plan, pending_copies = self.plan, PendingCopies(self.findings)
         self.sanitizer: Sanitizer | None = None
-        if plan.block_conflicts is not None:
-            self.sanitizer = Sanitizer(self, pending_copies, plan.block_conflicts, plan.has_wgmma)
+        if plan.block_races is not None:
+            self.sanitizer = Sanitizer(self, pending_copies, plan.block_races, plan.has_wgmma)
         self.memory_unit = self.memory_unit_type(self, self.sanitizer)
         self.warp_unit = WarpUnit(self, self.memory_unit)
         self.async_copies = AsyncCopyUnit(self, self.memory_unit, pending_copies, self.sanitizer)

@@ -70,7 +70,7 @@ def launch(
     _run_batches(decoded, plan, ids)
     plan.copy_back()
     notes: tuple[str, ...] = ()
-    if plan.block_conflicts is not None and plan.block_conflicts.has_fences:
+    if plan.block_races is not None and plan.block_races.has_fences:
         notes = ("the kernel has fences: reads of what other blocks wrote were not judged",)
     findings, counters = plan.findings.list_findings(), _collect_counters(decoded, plan.counts)
     return Report(kernel_name, findings, counters, len(ids), total, notes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ekc.argument_checks import refuse_mask
-from ekc.emulator.block_conflicts import BlockConflicts
+from ekc.emulator.block_races import BlockRaces
 from ekc.emulator.counters import LaunchCounts
 from ekc.emulator.decode.context import dtype_of
 from ekc.emulator.decode.decode import DecodedKernel
@@ -68,7 +68,7 @@ class LaunchPlan:
         self._place_shared(dynamic_shared)
         self._place_local()
         self._place_global(args)
-        self.block_conflicts = self._build_shadows() if sanitize else None
+        self.block_races = self._build_shadows() if sanitize else None
 
     # -- memory layout --------------------------------------------------------------------------
     def _place_shared(self, dynamic_bytes: int) -> None:
@@ -183,7 +183,7 @@ class LaunchPlan:
                 memory.bytes[start : start + source.nbytes] = source.raw
         return memory
 
-    def _build_shadows(self) -> BlockConflicts:
+    def _build_shadows(self) -> BlockRaces:
         """Marks for every cell of global memory; those of the read-only cache only if a load uses it."""
         code, size = self.decoded.kernel.code, self.global_memory.bytes.size
         grain = min([4, *(int(s.dtype_code[1]) for s in self.decoded.context.sites)])
@@ -192,7 +192,7 @@ class LaunchPlan:
         cached = any("nc" in one.parts for one in code)
         if isinstance(self.global_memory, PagedAddressSpace):
             self.global_memory.shadow_bytes_per_byte = _SHADOW_BYTES / grain
-        return BlockConflicts(size, grain, fenced, cached)
+        return BlockRaces(size, grain, fenced, cached)
 
     # -- queries of batches -----------------------------------------------------------------------
     def make_spaces(self, geometry: Geometry) -> dict[str, AddressSpace]:

@@ -3,7 +3,7 @@ or set.
 
 Power is the instantaneous reading (field 186) where the card has it. Elsewhere `nvmlDeviceGetPowerUsage` is a
 mean over one second on Ampere and later, except on the GA100 (NVML's documentation of that call), and
-instantaneous on older cards.
+instantaneous on older cards. A sensor of your own: `ekc.devices.observer`.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ PART_TIME_NOTE = "looks at 25 of every 100 ms (arXiv 2312.02741)"
 
 @dataclass(frozen=True)
 class SensorBehaviour:
-    """Behaviour of the sensors of a GPU over `WATCHED_S` seconds."""
+    """Behaviour of the sensors of a GPU over `OBSERVATION_S` seconds."""
 
     has_counter: bool
     tick_interval_s: float | None
@@ -251,7 +251,7 @@ def observe_sensors(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> SensorBehaviour:
-    """Watch the sensors for `WATCHED_S` seconds. Raises `ActuatorError` if the GPU is lost."""
+    """Watch the sensors for `OBSERVATION_S` seconds. Raises `ActuatorError` if the GPU is lost."""
     ends = now() + OBSERVATION_S
     last_counter, last_watts = sensors.counter_mj(), sensors.power_w()
     has_counter = last_counter is not None

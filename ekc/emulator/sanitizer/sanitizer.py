@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ekc.emulator.block_conflicts import BlockConflicts, GlobalAccess
+from ekc.emulator.block_races import BlockRaces, GlobalAccess
 from ekc.emulator.lane_state import LaneState
 from ekc.emulator.memory import Access, AddressSpace, gather, scatter
 from ekc.emulator.report import LaneFindings
@@ -23,11 +23,11 @@ class Sanitizer:
         self,
         batch: LaneState,
         pending_copies: PendingCopies,
-        block_conflicts: BlockConflicts,
+        block_races: BlockRaces,
         has_wgmma: bool,
     ) -> None:
         geometry = batch.geometry
-        self.batch, self.pending_copies, self.block_conflicts = batch, pending_copies, block_conflicts
+        self.batch, self.pending_copies, self.block_races = batch, pending_copies, block_races
         spaces = {name: batch.spaces[name] for name in ("shared", "local")}
         self.written_bytes = {n: WrittenBytes(space, batch.findings) for n, space in spaces.items()}
         self.races = RaceDetector(batch)
@@ -39,7 +39,7 @@ class Sanitizer:
 
     def _make_global_access(self, access: Access) -> GlobalAccess:
         """The access, for which the marks are extended to all global memory that is loaded."""
-        self.block_conflicts.resize(access.probe.space.bytes.size)
+        self.block_races.resize(access.probe.space.bytes.size)
         blocks = self.block_numbers[access.probe.lane_numbers(self.batch.all_lanes)]
         return GlobalAccess(access.site, access.probe, access.offset, blocks, self.batch.findings)
 
@@ -47,7 +47,7 @@ class Sanitizer:
         """Global memory is about to change, by the access that is returned."""
         self._check_read_only(access)
         change = self._make_global_access(access)
-        self.block_conflicts.check_change(change)
+        self.block_races.check_change(change)
         return change
 
     def check_load(self, access: Access) -> None:
@@ -56,8 +56,8 @@ class Sanitizer:
         if kind == "global":
             if not self._is_inside(access, writable=False):
                 load = self._make_global_access(access)
-                self.block_conflicts.check_cached_load(load)
-                self.block_conflicts.check_load(load)
+                self.block_races.check_cached_load(load)
+                self.block_races.check_load(load)
             return
         self.written_bytes[kind].check_load(access)
         if kind == "shared":
@@ -67,7 +67,7 @@ class Sanitizer:
     def check_store(self, access: Access, values: tuple[Any, ...]) -> None:
         """A store is about to happen."""
         if access.probe.space.kind == "global":
-            self.block_conflicts.check_store(self._check_global_change(access), values)
+            self.block_races.check_store(self._check_global_change(access), values)
         if access.probe.space.kind == "shared":
             self.pending_copies.check_access(access, "writes over", values)
             self.check_shared_change(access, "overwrites")
@@ -76,7 +76,7 @@ class Sanitizer:
         """A store has happened."""
         kind = access.probe.space.kind
         if kind == "global":
-            self.block_conflicts.check_stored_values(self._make_global_access(access), values)
+            self.block_races.check_stored_values(self._make_global_access(access), values)
             return
         self.written_bytes[kind].mark_store(access)
         if kind == "shared":
@@ -86,7 +86,7 @@ class Sanitizer:
     def check_atomic(self, access: Access) -> None:
         """An atomic is about to happen."""
         if access.probe.space.kind == "global":
-            self.block_conflicts.check_atomic(self._check_global_change(access))
+            self.block_races.check_atomic(self._check_global_change(access))
         if access.probe.space.kind == "shared":
             if "exch" in access.site.instruction.parts:
                 self.written_bytes["shared"].mark_store(access)

@@ -65,7 +65,7 @@ _CACHE_MARKS = ("cached", "replaced")
 """Names of the marks that hold a yes or no, in a byte."""
 
 
-class BlockConflicts:
+class BlockRaces:
     """Marks for every cell of global memory, by name, each made when it is first needed.
 
     "wrote", "read" and "changed" (by an atomic) hold the block that did so. Blocks are numbered from 1; 0 is
