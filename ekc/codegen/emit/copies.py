@@ -1,5 +1,5 @@
-"""Values for the text of copies of tiles: cooperative (all threads of a block) or private (each thread its own
-tile). The text itself is in `templates/nodes.j2`."""
+"""Values for the text of copies of tiles: cooperative (all threads of a block) or private (each thread its
+own tile). The text itself is in `templates/nodes.j2`."""
 
 from __future__ import annotations
 
