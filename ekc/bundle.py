@@ -278,8 +278,6 @@ def choose_conditions(
     nearest. Of a real board any clock, driver and data count, the last measured first. None without any.
     """
     own = [c for c in present if (c.device, c.simulated) == (board.name, board.is_simulated)]
-    if not own:
-        return None
     if board.is_simulated:
         here = get_present_conditions(open_model(board.name))
         exact = [c for c in own if c == here]

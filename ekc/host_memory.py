@@ -10,6 +10,15 @@ from pathlib import Path
 
 _UNLIMITED_BYTES = 1 << 60
 """Limit in bytes above which a control group of version 1 has no limit."""
+_GROUP_FILES = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": (
+        *("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        "total_inactive_file",
+    ),
+}
+"""Controller, "" of version 2 -> folder of its groups, files of the limit and of the use, and the entry of
+memory.stat that is cached files."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +59,10 @@ def _read_available_memory(root: Path) -> Iterator[HostMemory]:
 def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
     """Limits of control groups of both versions. Inside a container the folder of the group may be hidden;
     the root is then the group. A limit of a parent counts too."""
-    for line in _read_lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.strip().split(":", 2)
-        if controllers == "":
-            base, most, now, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, most, now = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
-        else:
-            continue
+    lines = (line.strip().split(":", 2) for line in _read_lines(root / "proc/self/cgroup"))
+    entries = ((name, path) for _, names, path in lines for name in names.split(",") if name in _GROUP_FILES)
+    for controller, path in entries:
+        base, most, now, cache = _GROUP_FILES[controller]
         group = Path(path.lstrip("/"))
         for folder in (root / base / each for each in (group, *group.parents)):
             limit, used = _read_number(folder / most), _read_number(folder / now)

@@ -24,8 +24,7 @@ def choose_prefix(value: float) -> tuple[float, str]:
 
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     """The scale and unit that show the smallest value with digits before the point."""
-    least = min((v for v in values if v), default=1.0)
-    scale, prefix = choose_prefix(least)
+    scale, prefix = choose_prefix(min((v for v in values if v), default=1.0))
     return scale, prefix + unit
 
 

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from ekc.lazy_names import OptionalPackage
 
-from ekc.errors import InvalidInput
-
-
-def import_onnx() -> ModuleType:
-    """Import `onnx` and the parts of it that the reader needs. Raises `InvalidInput` naming the extra where
-    it is missing."""
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.defs
-        import onnx.helper
-        import onnx.inliner
-        import onnx.numpy_helper
-        import onnx.shape_inference
-        import onnx.version_converter
-    except ImportError as problem:
-        raise InvalidInput("ONNX models need the package onnx: pip install 'ekc[onnx]'") from problem
-    return onnx
+onnx = OptionalPackage(
+    "onnx",
+    *("checker", "defs", "helper", "inliner", "numpy_helper", "shape_inference", "version_converter"),
+    missing="ONNX models need the package onnx: pip install 'ekc[onnx]'",
+)
