@@ -175,8 +175,7 @@ class _OperandReader(ConstantReader):
         """The register of this name, or a symbol with its offset."""
         if name == "_" or name in self.scopes.registers:
             return Register(name, is_negated)
-        offset = self.read_offset() if self.accept("+") else 0
-        return Symbol(name, offset)
+        return Symbol(name, self.read_offset() if self.accept("+") else 0)
 
     def read_address(self) -> Address:
         """Read an address after its opening bracket."""
