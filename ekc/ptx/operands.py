@@ -73,8 +73,8 @@ class NameScopes:
         if not scope.labels:
             return
         code, tables = kernel.code, kernel.branch_tables
-        for place in range(scope.first_instruction, len(code)):
-            code[place] = _resolve_branch(code[place], scope.labels)
+        first = scope.first_instruction
+        code[first:] = [_resolve_branch(one, scope.labels) for one in code[first:]]
         for name in list(tables)[scope.first_table :]:
             tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
 

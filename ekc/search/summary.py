@@ -149,8 +149,7 @@ def format_summary_html(result: TuningData) -> str:
 def make_main_table(result: TuningData) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Make headers and rows of the table of best, fastest and naive schedule."""
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
-    trials = [t for _, t in named]
-    latency, energy = _choose_units(trials)
+    latency, energy = _choose_units([t for _, t in named])
     units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
     headers = ("", *units, "source", "of roofline", "speed-up")
     rows = []

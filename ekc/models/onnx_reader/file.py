@@ -111,8 +111,7 @@ def _read_weights(
     label: str, graph: GraphProto, folder: Path | None, notes: list[str], budget: UnpackBudget
 ) -> dict[str, Weight]:
     weights = {tensor.name: read_weight(label, tensor, folder) for tensor in graph.initializer}
-    for sparse in graph.sparse_initializer:
-        weights[sparse.values.name] = read_sparse_weight(label, sparse, budget)
+    weights |= {one.values.name: read_sparse_weight(label, one, budget) for one in graph.sparse_initializer}
     missing = [name for name, weight in weights.items() if weight.data is None]
     if missing:
         notes.append(

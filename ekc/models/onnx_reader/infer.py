@@ -59,11 +59,11 @@ def infer_model(
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         # Without data_prop, which would keep a message for each element of a constant.
         copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=False)
-    hints = {}
-    for value in (*copy.graph.value_info, *copy.graph.output):
-        if value.HasField("type") and value.type.WhichOneof("value") is not None:
-            hints[value.name] = value.type
-    return hints
+    return {
+        value.name: value.type
+        for value in (*copy.graph.value_info, *copy.graph.output)
+        if value.HasField("type") and value.type.WhichOneof("value") is not None
+    }
 
 
 def list_captured(graph: GraphProto) -> Iterator[str]:

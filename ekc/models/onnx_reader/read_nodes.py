@@ -198,9 +198,8 @@ def _read_branch(op: Operation, opsets: Mapping[str, int]) -> bool:
     for tensor in branch.initializer:
         op.state.set_constant(tensor.name, onnx.numpy_helper.to_array(tensor))
     read_nodes(op.state, branch.node, opsets)
-    for outer, inner in zip(op.proto.output, branch.output, strict=True):
-        if outer:
-            op.state.aliases[outer] = op.state.resolve(inner.name)
+    results = [op.state.resolve(inner.name) for inner in branch.output]
+    op.state.aliases.update((o, name) for o, name in zip(op.proto.output, results, strict=True) if o)
     return True
 
 
@@ -211,9 +210,7 @@ def _read_sequence(op: Operation) -> None:
     )
     outputs = [name for name in op.proto.output if name]
     made = [name for name in outputs if op.state.has_type(name) and is_tensor(op.state.find_type(name))]
-    for name in outputs:
-        if name not in made:
-            op.state.parts[name] = tensors
+    op.state.parts.update((name, tensors) for name in outputs if name not in made)
     if made:
         settle_shapes(op)
         _add_opaque(op, "sequences and optional values")
@@ -225,9 +222,8 @@ def _add_opaque(op: Operation, reason: str) -> None:
     parts = [part for name in list_read(op) for part in _list_parts(op, name)]
     names = [name for name in dict.fromkeys(parts) if _is_numeric(op, name)]
     for index, output in enumerate(op.proto.output):
-        if not output or not is_tensor(state.types.get(output)):
-            continue
-        if output in state.aliases or output in state.builder.values or state.is_constant(output):
+        is_made = output in state.aliases or output in state.builder.values or state.is_constant(output)
+        if not output or is_made or not is_tensor(state.types.get(output)):
             continue
         if not _is_numeric(op, output):
             raise InvalidInput(f"{state.file}: {op.label}: tensors of text are not supported")
