@@ -136,8 +136,9 @@ class _Collector:
             for board in self.boards:
                 own = self._collect_kernels(plan.name, op, board)
                 if not own:
-                    reason = self.describe_others([board], [op])
-                    self.missing.append(f"{title}: no kernel for {board.label}{reason}")
+                    self.missing.append(
+                        f"{title}: no kernel for {board.label}{self.describe_others([board], [op])}"
+                    )
                 kernels += own
             if not kernels and self.is_asked:
                 raise InvalidInput(

@@ -50,10 +50,9 @@ def format_bytes(count: float) -> str:
 
 
 def _read_available_memory(root: Path) -> Iterator[HostMemory]:
-    for line in _read_lines(root / "proc/meminfo"):
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            yield HostMemory(int(rest.split()[0]) * 1024, "available memory")
+    found = _read_statistic(root / "proc/meminfo", "MemAvailable:")
+    if found is not None:
+        yield HostMemory(found * 1024, "available memory")
 
 
 def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
@@ -68,7 +67,7 @@ def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
             limit, used = _read_number(folder / most), _read_number(folder / now)
             if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
                 # Memory that only caches files is released when memory runs short.
-                free_bytes = limit - used + _read_statistic(folder / "memory.stat", cache)
+                free_bytes = limit - used + (_read_statistic(folder / "memory.stat", cache) or 0)
                 yield HostMemory(
                     max(free_bytes, 0), f"memory limit of the control group {format_bytes(limit)}"
                 )
@@ -95,6 +94,7 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _read_statistic(path: Path, name: str) -> int:
+def _read_statistic(path: Path, name: str) -> int | None:
+    """The number behind a name in a file; None where there is none."""
     found = (line.split() for line in _read_lines(path))
-    return next((int(words[1]) for words in found if words[:1] == [name]), 0)
+    return next((int(words[1]) for words in found if words[:1] == [name]), None)

@@ -35,9 +35,12 @@ def list_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     module without "as" can be reached, and is not among the public names.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
-    lines = ast.parse(stub.read_text("utf-8")).body
-    froms = [line for line in lines if isinstance(line, ast.ImportFrom)]
-    imports = [(str(line.module), name) for line in froms for name in line.names]
+    imports = [
+        (str(line.module), name)
+        for line in ast.parse(stub.read_text("utf-8")).body
+        if isinstance(line, ast.ImportFrom)
+        for name in line.names
+    ]
     homes = {name.name: module for module, name in imports}
     public = sorted(name.name for _, name in imports if name.asname)
 

@@ -1,7 +1,5 @@
 """Reader of ONNX files: a model of opset 13 or newer becomes a `Graph`."""
 
-from __future__ import annotations
-
 from ekc.lazy_names import OptionalPackage
 
 onnx = OptionalPackage(
