@@ -5,8 +5,6 @@
 >>> print(result.summary())
 """
 
-from __future__ import annotations
-
 from ekc.lazy_names import list_names
 
 __getattr__, __dir__, __all__ = list_names(__name__)

@@ -58,7 +58,7 @@ from ekc.runtime.kernel import compile as compile
 from ekc.search.data.events import TuningEvent as TuningEvent
 from ekc.search.data.trial import Trial as Trial
 from ekc.search.database.query import best as best
-from ekc.search.tune import tune as tune
+from ekc.search.run import tune as tune
 from ekc.search.tuning_result import TuningResult as TuningResult
 from ekc.search.whole_model.model_result import ModelResult as ModelResult
 from ekc.search.whole_model.model_search import tune_model as tune_model

@@ -1,7 +1,5 @@
 """`python -m ekc` is the command `ekc`."""
 
-from __future__ import annotations
-
 import sys
 
 from ekc.cli import main

@@ -136,8 +136,9 @@ class _Collector:
             for board in self.boards:
                 own = self._collect_kernels(plan.name, op, board)
                 if not own:
-                    reason = self.describe_others([board], [op])
-                    self.missing.append(f"{title}: no kernel for {board.label}{reason}")
+                    self.missing.append(
+                        f"{title}: no kernel for {board.label}{self.describe_others([board], [op])}"
+                    )
                 kernels += own
             if not kernels and self.is_asked:
                 raise InvalidInput(
@@ -278,8 +279,6 @@ def choose_conditions(
     nearest. Of a real board any clock, driver and data count, the last measured first. None without any.
     """
     own = [c for c in present if (c.device, c.simulated) == (board.name, board.is_simulated)]
-    if not own:
-        return None
     if board.is_simulated:
         here = get_present_conditions(open_model(board.name))
         exact = [c for c in own if c == here]

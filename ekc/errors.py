@@ -39,12 +39,8 @@ class OverLimit(Refusal):
     """A number that is out of range: "threads per block: 4096, at most 1024; use 1024 or fewer"."""
 
     def __str__(self) -> str:
-        if not _VALUE.fullmatch(self.nearest):
-            remedy = self.nearest
-        elif self.limit.startswith("at most "):
-            remedy = f"use {self.nearest} or fewer"
-        else:
-            remedy = f"use {self.nearest}"
+        ending = " or fewer" if self.limit.startswith("at most ") else ""
+        remedy = f"use {self.nearest}{ending}" if _VALUE.fullmatch(self.nearest) else self.nearest
         return f"{self.rule}: {self.need}, {self.limit}; {remedy}"
 
 

@@ -70,8 +70,9 @@ class _ForkGate:
 
     def after_fork_in_child(self) -> None:
         """Only the thread that forked exists here; another may have held the condition."""
-        me = threading.get_ident()
-        self._reset({thread: calls for thread, calls in self._calls_by_thread.items() if thread == me})
+        self._reset(
+            {thread: n for thread, n in self._calls_by_thread.items() if thread == threading.get_ident()}
+        )
 
 
 _fork_gate = _ForkGate()

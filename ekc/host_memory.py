@@ -10,6 +10,15 @@ from pathlib import Path
 
 _UNLIMITED_BYTES = 1 << 60
 """Limit in bytes above which a control group of version 1 has no limit."""
+_GROUP_FILES = {
+    "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": (
+        *("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        "total_inactive_file",
+    ),
+}
+"""Controller, "" of version 2 -> folder of its groups, files of the limit and of the use, and the entry of
+memory.stat that is cached files."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +50,24 @@ def format_bytes(count: float) -> str:
 
 
 def _read_available_memory(root: Path) -> Iterator[HostMemory]:
-    for line in _read_lines(root / "proc/meminfo"):
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            yield HostMemory(int(rest.split()[0]) * 1024, "available memory")
+    found = _read_statistic(root / "proc/meminfo", "MemAvailable:")
+    if found is not None:
+        yield HostMemory(found * 1024, "available memory")
 
 
 def _read_cgroup_limits(root: Path) -> Iterator[HostMemory]:
     """Limits of control groups of both versions. Inside a container the folder of the group may be hidden;
     the root is then the group. A limit of a parent counts too."""
-    for line in _read_lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.strip().split(":", 2)
-        if controllers == "":
-            base, most, now, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, most, now = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
-        else:
-            continue
+    lines = (line.strip().split(":", 2) for line in _read_lines(root / "proc/self/cgroup"))
+    entries = ((name, path) for _, names, path in lines for name in names.split(",") if name in _GROUP_FILES)
+    for controller, path in entries:
+        base, most, now, cache = _GROUP_FILES[controller]
         group = Path(path.lstrip("/"))
         for folder in (root / base / each for each in (group, *group.parents)):
             limit, used = _read_number(folder / most), _read_number(folder / now)
             if limit is not None and used is not None and limit < _UNLIMITED_BYTES:
                 # Memory that only caches files is released when memory runs short.
-                free_bytes = limit - used + _read_statistic(folder / "memory.stat", cache)
+                free_bytes = limit - used + (_read_statistic(folder / "memory.stat", cache) or 0)
                 yield HostMemory(
                     max(free_bytes, 0), f"memory limit of the control group {format_bytes(limit)}"
                 )
@@ -91,6 +94,7 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _read_statistic(path: Path, name: str) -> int:
+def _read_statistic(path: Path, name: str) -> int | None:
+    """The number behind a name in a file; None where there is none."""
     found = (line.split() for line in _read_lines(path))
-    return next((int(words[1]) for words in found if words[:1] == [name]), 0)
+    return next((int(words[1]) for words in found if words[:1] == [name]), None)

@@ -9,7 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ekc.errors import InvalidInput
 from ekc.forks import hold_forks
+
+
+class OptionalPackage:
+    """A package that ekc does without: `onnx.helper` imports it first, with the parts that are read. Raises
+    `InvalidInput` with the text `missing` where it cannot be imported."""
+
+    def __init__(self, name: str, *parts: str, missing: str) -> None:
+        self._modules, self._missing = (name, *(f"{name}.{part}" for part in parts)), missing
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            package, *_ = map(importlib.import_module, self._modules)
+        except ImportError as problem:
+            raise InvalidInput(self._missing) from problem
+        return getattr(package, name)
 
 
 def list_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -19,9 +35,12 @@ def list_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     module without "as" can be reached, and is not among the public names.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
-    lines = ast.parse(stub.read_text("utf-8")).body
-    froms = [line for line in lines if isinstance(line, ast.ImportFrom)]
-    imports = [(str(line.module), name) for line in froms for name in line.names]
+    imports = [
+        (str(line.module), name)
+        for line in ast.parse(stub.read_text("utf-8")).body
+        if isinstance(line, ast.ImportFrom)
+        for name in line.names
+    ]
     homes = {name.name: module for module, name in imports}
     public = sorted(name.name for _, name in imports if name.asname)
 

@@ -1,4 +1,4 @@
-"""Tables as plain text: ASCII, no colour codes, 100 columns wide; counts and figures in messages.
+"""Tables as plain text: ASCII, no colour codes, 100 columns wide; counts and figures in messages; groups.
 
 The text of a table does not depend on the terminal, on variables such as COLUMNS and FORCE_COLOR, or on a
 notebook, to whose page rich would otherwise write.
@@ -7,11 +7,21 @@ notebook, to whose page rich would otherwise write.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 TABLE_WIDTH = 100
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def group_pairs(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of pairs (key, value) by their key, both in the order of their first pair."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 _UNIT_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
@@ -24,8 +34,7 @@ def choose_prefix(value: float) -> tuple[float, str]:
 
 def choose_unit(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     """The scale and unit that show the smallest value with digits before the point."""
-    least = min((v for v in values if v), default=1.0)
-    scale, prefix = choose_prefix(least)
+    scale, prefix = choose_prefix(min((v for v in values if v), default=1.0))
     return scale, prefix + unit
 
 

@@ -191,7 +191,7 @@ def test_tune_argument_of_wrong_type_is_one_line(
 ) -> None:
     """Accepted values start no search: the search has tests of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ekc.search.tune._run_search", lambda *_: None)
+    monkeypatch.setattr("ekc.search.run._run_search", lambda *_: None)
     right = {"op": MV, "target": "a100", "progress": False}
     for value in WRONG:
         if value is int and name == "callback":

@@ -13,7 +13,7 @@ from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.sampling import Sampler
 from ekc.errors import EkcError, RecordError
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.tune import tune
+from ekc.search.run import tune
 from ekc.tables import format_table
 
 MINUTES = 60.0

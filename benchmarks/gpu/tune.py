@@ -29,7 +29,7 @@ from ekc.search.data.events import TuningEvent
 from ekc.search.data.result import INTERRUPTED
 from ekc.search.database.database import RecordStore
 from ekc.search.database.merge import merge_records
-from ekc.search.tune import tune
+from ekc.search.run import tune
 from ekc.tables import format_table
 
 MINUTES = 9.0

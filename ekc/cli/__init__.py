@@ -1,7 +1,5 @@
 """The command line of ekc. The command `ekc` runs `main`."""
 
-from __future__ import annotations
-
 import sys
 
 try:

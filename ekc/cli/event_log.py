@@ -60,8 +60,7 @@ class EventLog:
 
         def write(event: TuningEvent) -> None:
             fields = event.to_json()
-            head = {"event": fields.pop("name"), "time": datetime.now(UTC).isoformat()}
-            self._write(head | fields)
+            self._write({"event": fields.pop("name"), "time": datetime.now(UTC).isoformat()} | fields)
 
         return write
 

@@ -262,8 +262,7 @@ def _make_cause_row(
 ) -> tuple[str, ...]:
     energy = latency + power
     parts = (_format_percent(account, part) for part in (latency, power, energy))
-    joules = energy * account.joules_per_log
-    signed = format_signed(joules, _find_energy_unit(account)[0])
+    signed = format_signed(energy * account.joules_per_log, _find_energy_unit(account)[0])
     return cause, "", "", *parts, "" if prior is None else _format_percent(account, prior), signed
 
 

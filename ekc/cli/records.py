@@ -17,7 +17,7 @@ from ekc.cli.sources import any_toolchain_option, choice_options, target_option
 from ekc.display import shorten
 from ekc.errors import InvalidInput
 from ekc.models.operator_arguments import OPERATOR_KINDS
-from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_table
+from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_table, group_pairs
 
 if TYPE_CHECKING:
     from ekc.search.database.listing import GroupSummary, NamedGroup, ScheduleSummary
@@ -115,9 +115,7 @@ def _describe_group(file: Path, group: GroupSummary) -> dict[str, Any]:
 
 def _format_groups(file: Path, groups: Sequence[GroupSummary]) -> str:
     """A table for each conditions in a file, with a row per operator."""
-    by_conditions: dict[str, list[GroupSummary]] = {}
-    for group in groups:
-        by_conditions.setdefault(str(group.conditions), []).append(group)
+    by_conditions = group_pairs((str(group.conditions), group) for group in groups)
     return "\n\n".join(_format_conditions(f"{file}: {text}", some) for text, some in by_conditions.items())
 
 

@@ -33,6 +33,7 @@ from ekc.cli.output import (
 from ekc.cli.report import check_report_file, format_report, write_report
 from ekc.cli.sources import choice_options, model_option, read_model, target_option
 from ekc.errors import InvalidInput
+from ekc.tables import group_pairs
 
 if TYPE_CHECKING:
     from ekc.codegen.library.kernels import Bundle
@@ -340,10 +341,7 @@ def tune_layers(
 
 def _to_json(result: ModelResult, library: Bundle, paths: tuple[Path, ...]) -> dict[str, object]:
     """The object that --json prints: each layer with the names of its functions."""
-    functions: dict[str, list[str]] = {}
-    for function in library.functions:
-        for shape in function.shapes:
-            functions.setdefault(shape.op.digest, []).append(function.name)
+    functions = group_pairs((s.op.digest, one.name) for one in library.functions for s in one.shapes)
     facts = result.to_json()
     digests = [x.layer.op.digest for x in result.layers if x.result is not None]
     for layer, digest in zip(facts["layers"], digests, strict=True):

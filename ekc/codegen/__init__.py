@@ -1,7 +1,5 @@
 """CUDA text from schedules, NVRTC, resources of kernels, and the export for C++ projects."""
 
-from __future__ import annotations
-
 from ekc.codegen import nvrtc
 
 __all__ = ["nvrtc"]

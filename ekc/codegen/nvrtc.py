@@ -225,8 +225,7 @@ def _summarize_errors(log: str) -> str:
     shown = log[first.start() :].split("\n\n")[0]
     if "^" not in shown:
         shown = shown.splitlines()[0]
-    count = len(_ERROR_PATTERN.findall(log))
-    return f"{shown}\n({count_nouns(count, 'error')} in all)"
+    return f"{shown}\n({count_nouns(len(_ERROR_PATTERN.findall(log)), 'error')} in all)"
 
 
 def find_nvdisasm() -> str | None:

@@ -47,8 +47,7 @@ def derive_step_lines(schedule: Schedule, source: str) -> tuple[int, ...]:
             step = _find_copy_step(text, makers, names)
             for k in range(i, _find_block_end(lines, i)):
                 found[k] = found[k] or step
-        own = _find_line_step(text, makers, names)
-        found[i] = own or found[i]
+        found[i] = _find_line_step(text, makers, names) or found[i]
     for i, line in enumerate(lines[:-1]):
         if line.strip().startswith("#pragma unroll"):
             found[i] = _find_unroll_step(lines[i + 1].strip(), makers, names) or found[i + 1]
@@ -78,8 +77,7 @@ def _list_properties(program: Program) -> dict[tuple[str, str], object]:
                 found["unroll", loop.name] = int(loop.unroll)
             if int(loop.stages) > 1:
                 found["stages", loop.name] = int(loop.stages), loop.copy
-        for staging in nest.stagings:
-            found["staging", staging.name] = staging.at, staging.scope
+        found |= {("staging", s.name): (s.at, s.scope) for s in nest.stagings}
         output = nest.compute.output.name
         if nest.has_accumulator:
             found["accumulator", f"{output}.acc"] = int(nest.store_vector)

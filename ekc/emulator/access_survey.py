@@ -28,6 +28,7 @@ from ekc.emulator.sanitizer.sanitizer import Sanitizer
 from ekc.ptx.address_slice import slice_addresses
 from ekc.ptx.cfg import Block, derive_loop_ranges
 from ekc.ptx.parser import parse_module
+from ekc.tables import group_pairs
 
 LOOP_TRIPS = 2
 """Trips of a loop: the first is often special, the second shows the rest."""
@@ -218,11 +219,11 @@ def group_reached_sites(trace: AddressTrace) -> dict[tuple[int, str], list[Site]
     """(line of the PTX, action) -> sites of an access that was reached, in plain and in masked form.
 
     Products of warpgroups are left out: their accesses belong to no single lane."""
-    groups: dict[tuple[int, str], list[Site]] = {}
-    for site in trace.decoded.context.sites:
-        if trace.plan.counts.requests[site.number] and site.action != "product":
-            groups.setdefault((site.instruction.line, site.action), []).append(site)
-    return groups
+    return group_pairs(
+        ((site.instruction.line, site.action), site)
+        for site in trace.decoded.context.sites
+        if trace.plan.counts.requests[site.number] and site.action != "product"
+    )
 
 
 def _profile_access(trace: AddressTrace, sites: list[Site], block: int) -> AccessProfile:

@@ -49,10 +49,9 @@ def allocate_rows(batch: Batch) -> dict[str, Any]:
             names[f"{kind}{i}u"] = row
             names[f"{kind}{i}i"] = row.view(signed)
             names[f"{kind}{i}{'h' if kind == 'H' else 'f'}"] = row.view(floating)
-    for i, row in enumerate(np.empty((batch.decoded.context.scratch_row_count, lanes))):
-        names[f"F{i}"] = row
-    for i in range(len(batch.decoded.context.maybe_unset_registers)):
-        names[f"I{i}"] = np.zeros(lanes, np.bool_)
+    context = batch.decoded.context
+    names |= {f"F{i}": row for i, row in enumerate(np.empty((context.scratch_row_count, lanes)))}
+    names |= {f"I{i}": np.zeros(lanes, np.bool_) for i in range(len(context.maybe_unset_registers))}
     x, z = np.empty(lanes), np.empty(lanes, np.uint64)
     names |= {"X": x, "Y": np.empty(lanes), "XU": x.view(np.uint64), "Z": z, "zmin": z.min}
     return names | {"plain": _SingleRoundingCheck(x, z)}

@@ -96,8 +96,7 @@ class LaunchPlan:
         at = self._align_shared(at, max((one.alignment_bytes for one in open_ended), default=1))
         if dynamic_bytes:
             self.shared_allocations.append(Allocation("dynamic shared memory", at, at + dynamic_bytes))
-        for one in open_ended:
-            self.symbol_addresses[one.name] = at
+        self.symbol_addresses.update((one.name, at) for one in open_ended)
         self.shared_stride = -(-(at + dynamic_bytes) // _RED_ZONE_BYTES) * _RED_ZONE_BYTES
 
     def _align_shared(self, offset: int, align: int) -> int:

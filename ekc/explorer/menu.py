@@ -199,8 +199,7 @@ def _list_moves(program: Program, nest: Nest) -> Iterator[Family]:
         if earlier is not nest and earlier.output.name in read:
             for at in _list_places(nest):
                 warps = (1, 2, 4, 8) if earlier.compute.reduction_axes else (1,)
-                step = ComputeAt(earlier.output.name, at, Hole("w"))
-                yield from _make_family(step, w=warps)
+                yield from _make_family(ComputeAt(earlier.output.name, at, Hole("w")), w=warps)
 
 
 def _list_outputs(nest: Nest) -> Iterator[Family]:

@@ -163,8 +163,7 @@ def _make_layout(title: str, x: str, y: str) -> dict[str, Any]:
 def _show_figure(traces: list[Any], layout: dict[str, Any]) -> None:
     # NiceGUI would resize a figure whose tab was left before it was drawn, which is an error in Plotly.
     config = {"displayModeBar": False, "responsive": False}
-    figure = {"data": traces, "layout": layout, "config": config}
-    ui.plotly(figure).classes("figure w-full")
+    ui.plotly({"data": traces, "layout": layout, "config": config}).classes("figure w-full")
 
 
 def show_roofline(explorer: Explorer) -> None:

@@ -30,7 +30,7 @@ from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 from ekc.search.data.events import TuningEvent
-from ekc.search.tune import tune
+from ekc.search.run import tune
 from ekc.search.tuning_result import TuningResult
 from ekc.tables import count_nouns
 

@@ -263,8 +263,7 @@ class SimulatedTruth:
 
 def compute_truth(run: SimulatedRun, policy: Policy) -> SimulatedTruth:
     """The truth of a run that has ended."""
-    costs = compute_costs(run.job)
-    default_j = float(costs.joules[:, -1, -1].sum())
+    default_j = float(compute_costs(run.job).joules[:, -1, -1].sum())
     static = compute_true_static(run.job, policy)
     return SimulatedTruth(default_j - run.true_j, 1 - run.true_j / default_j, *static)
 

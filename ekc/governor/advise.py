@@ -14,7 +14,7 @@ import numpy as np
 
 from ekc.errors import ActuatorError
 from ekc.governor.change_detection import MAX_DOUBTS, is_disturbed
-from ekc.governor.event_records import Ended, Event, EventCallback, Measured, Started, format_settings
+from ekc.governor.event_records import Ended, EventCallback, Expected, Measured, Started, format_settings
 from ekc.governor.job_limits import make_phase_policy
 from ekc.governor.job_meter import PASSING_FAILURES, WORK_POLL_S, DriverRetries, JobEnded, JobMeter
 from ekc.governor.phase import Phase, begin_phase
@@ -66,15 +66,11 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Advised(Event):
+class Advised(Expected):
     """The advised settings and their expected outcome; nothing was tried."""
 
-    settings: Settings
-    slowdown: float
     sigma: float
     """Standard deviation of the expected slowdown."""
-    saving: float
-    """Expected saving, as a share of the default's joules per step."""
     max_slowdown: float
     """Largest possible slowdown, by the measured share of the time in which kernels run; NaN for a power
     cap, which has no such bound."""
@@ -144,7 +140,7 @@ def _report_advice(
     if choice.sm_mhz is not None:
         longer = phase.search.get_default_limit(phase.readings) / choice.sm_mhz - 1
         bound = phase.readings.get_default_sm_util() * longer
-    outcome = expected.slowdown, expected.slowdown_error, expected.saving, bound
+    outcome = expected.slowdown, expected.saving, expected.slowdown_error, bound
     meter.on_event(Advised(now_s, choice, *outcome, measure_baseline(phase, offered)))
 
 

@@ -92,14 +92,20 @@ class Measured(Event):
 
 
 @dataclass(frozen=True)
-class Chosen(Event):
-    """The search is over."""
+class Expected(Event):
+    """Limits, and what is expected of them."""
 
     settings: Settings
     slowdown: float
-    """Expected slowdown of the choice."""
+    """Expected slowdown."""
     saving: float
-    """Expected saving of the choice, as a share of the default's joules per step."""
+    """Expected saving, as a share of the default's joules per step."""
+
+
+@dataclass(frozen=True)
+class Chosen(Expected):
+    """The search is over."""
+
     points: int
     """Settings measured, the default not counted."""
     search_s: float
@@ -114,14 +120,9 @@ class Chosen(Event):
 
 
 @dataclass(frozen=True)
-class Planned(Event):
-    """The limits come from a clock plan; nothing is searched."""
-
-    settings: Settings
-    slowdown: float
-    """Slowdown that the plan expects of the model's kernels."""
-    saving: float
-    """Share of the kernels' energy that the plan expects to save."""
+class Planned(Expected):
+    """The limits come from a clock plan, with what that expects of the model's kernels; nothing is
+    searched."""
 
     def format_line(self) -> str:
         """The limits and the expected outcome."""

@@ -277,9 +277,8 @@ class WatchedStretch:
         """One reading of all samples; None where that is no longer than a usual reading, or where a stop
         interrupted it."""
         seconds = self._probe.now() - self._begin
-        if self._meter.stop_count != self._stop_count:
-            return None
-        if seconds < MAX_EXTENSION * source.compute_window_s() or not self._parts:
+        was_stopped = self._meter.stop_count != self._stop_count
+        if was_stopped or not self._parts or seconds < MAX_EXTENSION * source.compute_window_s():
             return None
         samples = reduce(concatenate_samples, self._parts)
         watts = (self._probe.read_energy_j() - self._joules) / seconds

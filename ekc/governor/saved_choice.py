@@ -130,9 +130,8 @@ def _is_confirmed(phase: Phase, saved: SavedChoice, outcome: DefaultComparison) 
     own = float(np.hypot(outcome.slowdown_error, outcome.default_error))
     error = float(np.hypot(own, saved.slowdown_error))
     limit = CONTRADICTION_MARGIN + CONTRADICTION_SIGMAS * error
-    if limit > MAX_UNNOTICED:
-        return False
-    if max(abs(outcome.slowdown - saved.slowdown), abs(outcome.saving - saved.saving)) > limit:
+    difference = max(abs(outcome.slowdown - saved.slowdown), abs(outcome.saving - saved.saving))
+    if limit > MAX_UNNOTICED or difference > limit:
         return False
     weight = own**-2 / (own**-2 + max(saved.slowdown_error, MIN_SAVED_ERROR) ** -2)
     slowdown = weight * outcome.slowdown + (1 - weight) * saved.slowdown

@@ -54,10 +54,6 @@ def _list_summed_loads(e: ex.Expr) -> Iterator[ex.Load]:
         yield from _list_summed_loads(part)
 
 
-def _has_float_comparison(e: ex.Where, tensors: Mapping[str, TensorSpec]) -> bool:
-    return any(not tensors[x.tensor].dtype.is_integer for part in (e.a, e.b) for x in ex.find_loads(part))
-
-
 def _check_comparisons(compute: Compute, tensors: Mapping[str, TensorSpec]) -> None:
     """Refuse an int32 compute that compares floats with integers: float32 does not hold all of these."""
     if not compute.acc_dtype.is_integer:
@@ -131,7 +127,7 @@ def _find_range(
     if isinstance(e, ex.Const) and isinstance(e.value, int):
         return _check_int32_range(name, e.value, e.value)
     if isinstance(e, ex.Where):
-        if not _has_float_comparison(e, tensors):
+        if all(tensors[x.tensor].dtype.is_integer for part in (e.a, e.b) for x in ex.find_loads(part)):
             for part in (e.a, e.b):
                 _find_range(part, name, extents, ranges, tensors)
         chosen = [_find_range(part, name, extents, ranges, tensors) for part in (e.then, e.otherwise)]

@@ -58,8 +58,7 @@ def append_epilogue(
     inputs = tuple(TensorSpec(n, _check_shape(op, result, n, s), element) for n, s in shapes.items())
     loads = [_make_broadcast_load(t, axes) for t in (result, *inputs)]
     output = TensorSpec(_make_output_name(result.name, taken), result.shape, out)
-    value = _trace_body(body, result, shapes, loads)
-    compute = Compute(output, axes, value, "sum", acc)
+    compute = Compute(output, axes, _trace_body(body, result, shapes, loads), "sum", acc)
     name = op.name if op.name.endswith("_epilogue") else f"{op.name}_epilogue"
     return replace(op, name=name, inputs=(*op.inputs, *inputs), computes=(*op.computes, compute))
 

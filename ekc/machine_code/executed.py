@@ -121,9 +121,11 @@ def _build_ptx_loops(kernel: KernelText, runs_by_line: Mapping[int, float]) -> _
                     executed[block.number + 1, places[kept]] += times * amount
     sums = np.cumsum(executed, axis=0)
     loops = [_Loop(0, len(blocks) - 1, sums[-1])]
-    for first, last in derive_loop_ranges((b.number, target) for b in blocks for target in b.exit.targets):
-        if runs[first]:
-            loops.append(_Loop(first, last, (sums[last + 1] - sums[first]) / runs[first], float(runs[first])))
+    loops += [
+        _Loop(first, last, (sums[last + 1] - sums[first]) / runs[first], float(runs[first]))
+        for first, last in derive_loop_ranges((b.number, target) for b in blocks for target in b.exit.targets)
+        if runs[first]
+    ]
     return _nest(loops)
 
 

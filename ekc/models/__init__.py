@@ -4,8 +4,6 @@
 >>> result = ekc.tune_model(model, target="a100")
 """
 
-from __future__ import annotations
-
 from ekc.lazy_names import list_names
 
 __getattr__, __dir__, __all__ = list_names(__name__)

@@ -179,8 +179,9 @@ def fuse_graph(graph: Graph) -> tuple[FusedGraph, tuple[UncoveredNode, ...]]:
 def _add_group(plan: _Plan, group: LayerGroup) -> None:
     """The call of a layer with its epilogue."""
     values = plan.graph.values
-    for name, data in group.plan.constants:
-        plan.constants[name] = Value(name, data.shape, data.dtype, True, data)
+    plan.constants.update(
+        (name, Value(name, data.shape, data.dtype, True, data)) for name, data in group.plan.constants
+    )
     op, more = append_nodes(group.plan, group.nodes, plan.graph)
     inputs = (*group.plan.inputs, *more)
     nodes = tuple(group.nodes)

@@ -114,11 +114,9 @@ def _compute_scale_and_shift(edit: GraphEdit, node: Node) -> tuple[Array, Array]
 
 def _can_scale_weight(edit: GraphEdit, before: Node) -> bool:
     """Whether the channels of a contraction's output can be scaled in its weight."""
-    if before.kind not in ("conv", "conv_transpose"):
-        return False
-    if before.kind == "conv_transpose" and before.attributes["groups"] > 1:
-        return False
-    return all(edit.values[name].is_constant for name in before.inputs[1:])
+    is_plain = before.kind == "conv_transpose" and before.attributes["groups"] == 1
+    is_constant = all(edit.values[name].is_constant for name in before.inputs[1:])
+    return is_constant and (is_plain or before.kind == "conv")
 
 
 def _scale_contraction(

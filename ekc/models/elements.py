@@ -125,11 +125,10 @@ def _map_block(index: Index, shape: Sequence[int], source: Sequence[int]) -> lis
         for d, (i, extent) in enumerate(zip(index, shape, strict=True))
         if extent > 1
     ]
-    wide = [d for d, extent in enumerate(source) if extent > 1]
-    found: list[ex.Operand] = [0] * len(source)
-    for d in wide:
-        found[d] = _divide_position(terms, prod(source[d + 1 :]), source[d])
-    return found
+    return [
+        _divide_position(terms, prod(source[d + 1 :]), extent) if extent > 1 else 0
+        for d, extent in enumerate(source)
+    ]
 
 
 def _divide_position(terms: Sequence[tuple[ex.Operand, int, int]], stride: int, extent: int) -> ex.Operand:
@@ -228,7 +227,9 @@ class ElementWriter:
                 return self.write(x, _slice_index(index, options["axis"], options["start"], options["step"]))
             case "resize":
                 pairs = zip(index, options["factors"], strict=True)
-                return self.write(x, tuple(_divide_index(i, factor) for i, factor in pairs))
+                return self.write(
+                    x, tuple(i if factor == 1 or isinstance(i, int) else i // factor for i, factor in pairs)
+                )
             case "concat":
                 return self._write_concat(node, index)
             case "pad":
@@ -310,10 +311,6 @@ def shorten_number(number: float) -> float:
 def _slice_index(index: Index, axis: int, start: int, step: int) -> Index:
     place = index[axis] * step if step != 1 else index[axis]
     return (*index[:axis], place + start if start else place, *index[axis + 1 :])
-
-
-def _divide_index(place: ex.Operand, factor: int) -> ex.Operand:
-    return place if factor == 1 or isinstance(place, int) else place // factor
 
 
 def squeeze_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -145,8 +145,7 @@ def append_nodes(plan: LayerPlan, nodes: Sequence[Node], graph: Graph) -> tuple[
     chain.roles.update(_choose_roles(chain))
     body = chain.write(None)
     result, axes = chain.result, chain.axes
-    is_float = result.dtype.name in FLOAT_NAMES
-    element = result.dtype.name if is_float else output
+    element = result.dtype.name if result.dtype.name in FLOAT_NAMES else output
     _check_operands(chain, element)
     out = None if output == result.dtype.name else output
     found = {x.name: _derive_broadcast_shape(x, axes, result.shape) for x in chain.operands}
@@ -338,12 +337,8 @@ def _are_always_together(body: ex.Expr, a: str, b: str, specs: Specs, extents: M
         if not places:
             continue
         shape = specs[load.tensor][0]
-        pair = (ex.Var(a), ex.Var(b))
-        if len(places) != 2 or places[1] != places[0] + 1:
-            return False
-        if tuple(load.index[d] for d in places) != pair:
-            return False
-        if tuple(shape[d] for d in places) != (extents[a], extents[b]):
+        found = [(load.index[d], shape[d]) for d in places]
+        if found != [(ex.Var(a), extents[a]), (ex.Var(b), extents[b])] or places[1] != places[0] + 1:
             return False
     return True
 

@@ -98,9 +98,8 @@ class Grouping:
     def _try_nodes(self, group: LayerGroup, added: Sequence[Node]) -> bool:
         """Whether a layer can have these nodes too."""
         values = self.graph.values
-        if any(node.kind != "reshape" and find_reason_against(node, values) for node in added):
-            return False
-        if values[added[-1].output].dtype.name not in FLOAT_NAMES:
+        is_refused = any(node.kind != "reshape" and find_reason_against(node, values) for node in added)
+        if is_refused or values[added[-1].output].dtype.name not in FLOAT_NAMES:
             return False
         try:
             append_nodes(group.plan, [*group.nodes, *added], self.graph)

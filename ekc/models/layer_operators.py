@@ -107,8 +107,7 @@ def _read_row_constants(
             inputs.append(read_dense(graph, value.name, shape, dtype))
             continue
         name = f"{node.output}.{'bias' if place else 'weight'}"
-        fill = np.full(shape, 1.0 - place, graph.values[node.inputs[0]].dtype)
-        made.append((name, fill))
+        made.append((name, np.full(shape, 1.0 - place, graph.values[node.inputs[0]].dtype)))
         inputs.append(LayerInput(name))
     return tuple(inputs), tuple(made)
 
@@ -213,8 +212,7 @@ def _make_pool(
     for d in range(rank):
         before = options["padding"][d][0]
         dilation = options["dilation"][d]
-        at = outs[d] * options["stride"][d] + taps[d] * dilation - before
-        index.append(at)
+        index.append(outs[d] * options["stride"][d] + taps[d] * dilation - before)
         last = (places[d] - 1) * options["stride"][d] + (options["kernel"][d] - 1) * dilation - before
         inside.append((before > 0, last >= shape[d + 1]))
     element: ex.Expr = ex.Load("X", (ex.Var("n"), *index))

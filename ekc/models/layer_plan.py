@@ -124,8 +124,7 @@ def plan_matmul(node: Node, graph: Graph) -> LayerPlan:
     """The operator of a matmul node: matmul, batch_matmul, or matvec where there is one row or one column."""
     a, b = (graph.values[name] for name in node.inputs)
     dtype = check_operand_types(a, b)
-    output = graph.values[node.output]
-    batch = output.shape[:-2]
+    batch = graph.values[node.output].shape[:-2]
     first = list(_list_operands(graph, node.inputs[0], batch, is_left=True))
     second = list(_list_operands(graph, node.inputs[1], batch, is_left=False))
     pairs = sorted(

@@ -45,12 +45,12 @@ class NodeWriter(ABC, Generic[Name]):
     def take_rows(self, value: Name, axis: int, rows: Rows) -> Name:
         """Rows of an axis, by numbers that are neither evenly spaced nor each repeated equally often."""
 
-    def reshape(self, value: Name, shape: Sequence[int]) -> Name:
-        """The value in another shape."""
+    def reshape(self, value: Name, shape: Sequence[int], kind: str = "reshape") -> Name:
+        """The value in another shape, by a node of a kind without attributes."""
         found = tuple(int(e) for e in shape)
         if found == self.get_shape(value):
             return value
-        return self.emit("reshape", (value,), found, self.get_dtype(value))
+        return self.emit(kind, (value,), found, self.get_dtype(value))
 
     def permute(self, value: Name, order: Sequence[int]) -> Name:
         """The value with its dimensions in another order."""
@@ -61,10 +61,7 @@ class NodeWriter(ABC, Generic[Name]):
 
     def expand(self, value: Name, shape: Sequence[int]) -> Name:
         """The value broadcast to a shape."""
-        found = tuple(int(e) for e in shape)
-        if found == self.get_shape(value):
-            return value
-        return self.emit("expand", (value,), found, self.get_dtype(value))
+        return self.reshape(value, shape, "expand")
 
     def cast(self, value: Name, dtype: np.dtype[Any]) -> Name:
         """The value in another type."""

@@ -100,8 +100,7 @@ def find_norm(node: Node, graph: Graph) -> Node | None:
 def read_before_casts(node: Node, graph: Graph) -> Node:
     """A softmax, norm or mean that reads the value before a cast to float32, since its operator computes in
     float32 anyway."""
-    source = _skip_casts(node.inputs[0], graph)
-    return replace(node, inputs=(source, *node.inputs[1:]))
+    return replace(node, inputs=(_skip_casts(node.inputs[0], graph), *node.inputs[1:]))
 
 
 def find_softmax(node: Node, graph: Graph) -> Node | None:

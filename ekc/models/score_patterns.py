@@ -53,8 +53,7 @@ def _move_scales(edit: GraphEdit, node: Node) -> bool:
             number *= _find_factors(chain[-1], graph)[1]
     output = edit.values[node.output]
     product = edit.add_step("matmul", node, inputs, output.shape, output.dtype)
-    width = edit.values[inputs[0]].shape[-1]
-    data = np.asarray(_restore_root(number, width, output.dtype))
+    data = np.asarray(_restore_root(number, edit.values[inputs[0]].shape[-1], output.dtype))
     scale = edit.add_value(f"{node.output}.scale", (), data.dtype, is_constant=True, data=data)
     edit.add_node("elementwise", node.name, (product, scale), node.output, function="mul")
     return True

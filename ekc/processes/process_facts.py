@@ -11,16 +11,16 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from ekc.tables import group_pairs
+
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """The namespace of the machine's own process numbers; those of containers have other numbers."""
 
 
 def list_process_family(pid: int) -> set[int]:
     """Ids of a process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            children.setdefault(_read_parent_pid(entry), []).append(int(entry.name))
+    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    children = group_pairs((_read_parent_pid(entry), int(entry.name)) for entry in entries)
     family, pending = set(), [pid]
     while pending:
         member = pending.pop()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from ekc.ptx.cfg import split_blocks
 from ekc.ptx.module import (
@@ -31,9 +32,7 @@ from ekc.ptx.module import (
 def slice_addresses(kernel: KernelText) -> KernelText:
     """The kernel without the instructions on which no branch and no address depends. Stores write zeros."""
     keep, _ = find_needed(ReachingWrites(kernel), list(map(_is_anchor, kernel.code)))
-    before = [0]
-    for kept in keep:
-        before.append(before[-1] + kept)
+    before = list(accumulate(keep, initial=0))
     readers = kernel.readers_by_register
     code = [drop_stored_data(one, readers) for one, kept in zip(kernel.code, keep, strict=True) if kept]
     labels = {label: before[place] for label, place in kernel.labels.items()}

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 from ekc.errors import EkcError, InvalidInput
 from ekc.ptx.lexer import format_statement
+from ekc.tables import group_pairs
 
 _ROOTS_WITHOUT_RESULT = (
     *("st", "red", "cp", "bar", "barrier", "stmatrix"),
@@ -225,11 +226,7 @@ class KernelText:
     @cached_property
     def readers_by_register(self) -> dict[str, list[Instruction]]:
         """The instructions that read each register. To be asked only once the kernel is complete."""
-        readers: dict[str, list[Instruction]] = {}
-        for one in self.code:
-            for name in one.reads:
-                readers.setdefault(name, []).append(one)
-        return readers
+        return group_pairs((name, one) for one in self.code for name in one.reads)
 
 
 @dataclass

@@ -73,8 +73,8 @@ class NameScopes:
         if not scope.labels:
             return
         code, tables = kernel.code, kernel.branch_tables
-        for place in range(scope.first_instruction, len(code)):
-            code[place] = _resolve_branch(code[place], scope.labels)
+        first = scope.first_instruction
+        code[first:] = [_resolve_branch(one, scope.labels) for one in code[first:]]
         for name in list(tables)[scope.first_table :]:
             tables[name] = tuple(scope.labels.get(target, target) for target in tables[name])
 
@@ -175,8 +175,7 @@ class _OperandReader(ConstantReader):
         """The register of this name, or a symbol with its offset."""
         if name == "_" or name in self.scopes.registers:
             return Register(name, is_negated)
-        offset = self.read_offset() if self.accept("+") else 0
-        return Symbol(name, offset)
+        return Symbol(name, self.read_offset() if self.accept("+") else 0)
 
     def read_address(self) -> Address:
         """Read an address after its opening bracket."""

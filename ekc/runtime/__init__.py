@@ -1,7 +1,5 @@
 """Compiled kernels: called on arrays of any library, run in the PTX machine, and checked."""
 
-from __future__ import annotations
-
 from ekc.runtime.kernel import Kernel
 
 __all__ = ["Kernel"]

@@ -19,7 +19,15 @@ from ekc.display import format_html_table
 from ekc.search.data.library_result import describe_ratios
 from ekc.search.data.result import ModelCard, TuningData
 from ekc.search.data.trial import Trial, compare_energies, describe_energy_source
-from ekc.tables import TABLE_WIDTH, choose_unit, count_nouns, format_figure, format_rounded, format_table
+from ekc.tables import (
+    TABLE_WIDTH,
+    choose_unit,
+    count_nouns,
+    format_figure,
+    format_rounded,
+    format_table,
+    group_pairs,
+)
 
 MAX_LINES = 8
 """Lines of the model card, at most. A long run shows rounds evenly spaced, the first and last included."""
@@ -149,8 +157,7 @@ def format_summary_html(result: TuningData) -> str:
 def make_main_table(result: TuningData) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Make headers and rows of the table of best, fastest and naive schedule."""
     named = (("best", result.best), ("fastest", result.fastest), ("naive", result.baseline))
-    trials = [t for _, t in named]
-    latency, energy = _choose_units(trials)
+    latency, energy = _choose_units([t for _, t in named])
     units = f"latency [{latency[1]}]", "power [W]", f"energy [{energy[1]}]"
     headers = ("", *units, "source", "of roofline", "speed-up")
     rows = []
@@ -234,11 +241,8 @@ def describe_rounding(best: Trial) -> str:
 
 def _describe_failures(trials: Sequence[Trial]) -> str:
     """Count failed trials by kind (the status before the colon), with the message of the first of each."""
-    kinds: dict[str, list[str]] = {}
-    for trial in trials:
-        if not trial.ok:
-            kind, _, message = trial.status.partition(":")
-            kinds.setdefault(kind, []).append(" ".join(message.split()))
+    parts = (trial.status.partition(":") for trial in trials if not trial.ok)
+    kinds = group_pairs((kind, " ".join(message.split())) for kind, _, message in parts)
     first = {kind: f" (first: {found[0]})" if found[0] else "" for kind, found in kinds.items()}
     return "; ".join(f"{kind} {len(found)}{first[kind]}" for kind, found in kinds.items())
 

@@ -10,8 +10,6 @@ Nothing else in ekc imports this package, and PyTorch is no dependency.
 >>> print(fast)                      # layers that are kernels, and layers that PyTorch computes
 """
 
-from __future__ import annotations
-
 try:
     import torch as torch
 except ImportError as problem:

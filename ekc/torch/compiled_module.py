@@ -19,7 +19,7 @@ from ekc.models.graph import Value
 from ekc.models.model import FusedGraph, LayerCall, Model, UncoveredNode
 from ekc.runtime.execute import EXECUTED_BY
 from ekc.runtime.kernel import Kernel
-from ekc.tables import count_nouns, format_table
+from ekc.tables import count_nouns, format_table, group_pairs
 from ekc.torch.graph_module import build_graph_module
 from ekc.torch.module_graph import CallStructure, list_versions
 from ekc.torch.node_functions import find_torch_dtype
@@ -86,11 +86,9 @@ class ReplacementReport:
     def _list_rows(self) -> list[tuple[str, ...]]:
         """Rows: the kernels, then PyTorch by reason, the largest share of the operations first."""
         every: tuple[_Part, ...] = (*self.layers, *self.uncovered)
-        groups: dict[str, list[LayerReplacement | UncoveredNode]] = {}
-        for layer in self.kept:
-            groups.setdefault(f"PyTorch: {layer.reason}", []).append(layer)
-        for node in self.uncovered:
-            groups.setdefault(f"PyTorch: {node.target}: {node.reason}", []).append(node)
+        kept: list[tuple[str, _Part]] = [(layer.reason, layer) for layer in self.kept]
+        nodes = [(f"{node.target}: {node.reason}", node) for node in self.uncovered]
+        groups = group_pairs((f"PyTorch: {reason}", part) for reason, part in (*kept, *nodes))
         ordered = sorted(groups.items(), key=lambda item: -_sum(item[1], "flops"))
         return [_format_row(KERNELS, self.replaced, every)] + [
             _format_row(title, parts, every) for title, parts in ordered

@@ -73,7 +73,7 @@ sys.exit(main(["tune", "matmul", "8", "8", "8", "--trials", "1", "--out", {out!r
 """Ctrl-C at the import of one module."""
 
 
-@pytest.mark.parametrize("module", ["click", "ekc.cli.govern", "numpy", "ekc.search.tune"])
+@pytest.mark.parametrize("module", ["click", "ekc.cli.govern", "numpy", "ekc.search.run"])
 def test_interrupt_while_modules_are_imported_is_one_line(module: str, tmp_path: Path) -> None:
     text = INTERRUPT.format(module=module, out=str(tmp_path / "out"))
     done = subprocess.run(

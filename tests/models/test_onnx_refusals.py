@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,14 +146,7 @@ def test_other_sources_are_refused(source: Any) -> None:
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name == "onnx":
-            raise ImportError("no onnx")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(InvalidInput) as raised:
         read_onnx("model.onnx")
     assert str(raised.value) == "ONNX models need the package onnx: pip install 'ekc[onnx]'"

@@ -31,7 +31,7 @@ def test_time_budget_includes_preparation(monkeypatch: pytest.MonkeyPatch) -> No
         time.sleep(1.0)
         return open_space(*asked)
 
-    monkeypatch.setattr("ekc.search.tune.open_space", open_slowly)
+    monkeypatch.setattr("ekc.search.run.open_space", open_slowly)
     result = tune(time_budget_s=1.0)
     assert result.seconds > 1.0
     assert result.trial_count == 1

@@ -81,8 +81,7 @@ def _build_pipelined_loop(scope: Scope, node: tree.LoopNode) -> NodeText:
     name = scope.names[node.loop.name]
     stages = _list_shared_stages(node)
     rest = [n for n in node.body if n not in stages and not isinstance(n, tree.BarrierNode)]
-    for s in stages:
-        scope.copy_indices[s.buffer.name] = f"{name} % 2"
+    scope.copy_indices.update((s.buffer.name, f"{name} % 2") for s in stages)
     # The fetched elements are in registers, which cannot be indexed: every round is unrolled.
     copies = [build_cooperative_copy(scope, s) | {"unroll": ""} for s in stages]
     if scope.uses_pointer_increments:

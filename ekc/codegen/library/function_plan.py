@@ -15,6 +15,7 @@ from ekc.ir.expr import evaluate
 from ekc.ir.operator import Operator
 from ekc.ir.validate import check_kernel_name, is_identifier
 from ekc.models.model import ModelLayer
+from ekc.tables import group_pairs
 
 HEADER_NAMES = frozenset(
     {"Prefer", "Code", "How", "Options", "Status", "Info", "Stream", "Workspace", "View", "Device"}
@@ -136,9 +137,7 @@ def _name_operators(operators: Sequence[NamedOperator]) -> dict[str, list[NamedO
         for entry in entries:
             own = name if is_one or not entry.model else make_function_name(f"{entry.model} {entry.name}")
             layers.setdefault(own, []).append(entry)
-    bases: dict[str, list[str]] = {}
-    for signature, entries in unnamed.items():
-        bases.setdefault(make_short_name(entries[0].op), []).append(signature)
+    bases = group_pairs((make_short_name(entries[0].op), text) for text, entries in unnamed.items())
     for base, signatures in bases.items():
         for signature in signatures:
             digits = hashlib.sha256(signature.encode()).hexdigest()[:_DIGITS]

@@ -118,10 +118,8 @@ def build_texts(bundle: Bundle, cubin: bool = False) -> dict[str, str]:
             sources = values | {"arch": row["arch"], "kernels": launchers}
             ending, template = ("cpp", "cubin.cpp.j2") if cubin else ("cu", "kernels.cu.j2")
             texts[f"src/{stem}.{ending}"] = render_template(f"library/{template}", **sources)
-    for path, template in generated.items():
-        texts[path] = render_template(f"library/{template}", **values)
-    for path, source in same.items():
-        texts[path] = (SOURCES / source).read_text(encoding="utf-8")
+    texts |= {path: render_template(f"library/{template}", **values) for path, template in generated.items()}
+    texts |= {path: (SOURCES / source).read_text(encoding="utf-8") for path, source in same.items()}
     texts[f"{name}.json"] = json.dumps(build_provenance(bundle), indent=1) + "\n"
     return texts
 

@@ -27,6 +27,7 @@ from ekc.devices.clocks.limits import LimitSetter, Settings
 from ekc.devices.clocks.restore import restore_all
 from ekc.errors import ActuatorError, DriverTrouble, EkcError
 from ekc.forks import detach_in_children, hold_forks
+from ekc.tables import group_pairs
 
 HEARTBEAT_INTERVAL_S = 0.5
 """Seconds between two heartbeats; the guard waits for several times as long."""
@@ -259,10 +260,8 @@ class LeaseKeeper:
 
     def _find_losses(self) -> list[str]:
         """A line for the leases that are no longer ours, for each reason."""
-        labels: dict[str, list[str]] = {}
-        for actuator in self.actuators:
-            if (reason := actuator.find_loss()) is not None:
-                labels.setdefault(reason, []).append(actuator.label)
+        losses = ((actuator.find_loss(), actuator.label) for actuator in self.actuators)
+        labels = group_pairs((reason, label) for reason, label in losses if reason is not None)
         return [f"the lease of {', '.join(x)} had ended ({reason})" for reason, x in labels.items()]
 
     def _renew_leases(self) -> None:

@@ -161,8 +161,7 @@ class NvmlLimitReader:
         if not self._read_power_caps():
             return Settings()
         cap = self._call("power limit", "nvmlDeviceGetPowerManagementLimit")
-        default = self.read_default_cap_mw()
-        return Settings(power_w=None if cap == default else cap / 1000)
+        return Settings(power_w=None if cap == self.read_default_cap_mw() else cap / 1000)
 
     def read_cap_w(self) -> float | None:
         """Power cap in force, in watts; None where the card has none."""

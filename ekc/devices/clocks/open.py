@@ -35,8 +35,7 @@ def choose_actuator(kind: str, gpu: str) -> LimitSetter:
 
 
 def _open_daemon(gpu: str) -> LimitSetter:
-    where = client.find_socket()
-    if where is None:
+    if (where := client.find_socket()) is None:
         raise ActuatorError(
             f"no daemon of ekc at {client.DEFAULT_SOCKET}, and {client.SOCKET_VARIABLE} names none"
         )
@@ -44,8 +43,7 @@ def _open_daemon(gpu: str) -> LimitSetter:
 
 
 def _open_zeusd(gpu: str) -> LimitSetter:
-    where = zeusd.find_daemon_address()
-    if where is None:
+    if (where := zeusd.find_daemon_address()) is None:
         raise ActuatorError(
             f"no zeusd at {zeusd.DEFAULT_SOCKET}, and ZEUSD_SOCK_PATH or ZEUSD_HOST_PORT name none"
         )

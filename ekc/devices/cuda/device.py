@@ -215,8 +215,7 @@ class CudaDevice:
 
     def _time_on_gpu(self, gpu: Gpu, kernel: Work) -> Timing:
         self._check_arch(kernel)
-        request = make_request("time", kernel, self._rules)
-        answer, state = gpu.query(request, self._fixed_mhz)
+        answer, state = gpu.query(make_request("time", kernel, self._rules), self._fixed_mhz)
         samples: TimingSamples = answer
         latency_s = self._latency_by_kernel_s[_identify(kernel)] = compute_median(samples.samples_s)
         return Timing(

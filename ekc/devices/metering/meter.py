@@ -280,8 +280,7 @@ def _estimate_from_counter(log: BoardLog) -> PowerEstimate:
     """Mean power by the energy counter, tick by tick."""
     at = np.array([tick.time_s for tick in log.ticks])
     joules = np.diff(np.array([tick.counter_mj for tick in log.ticks])) / 1000.0
-    spans = np.diff(at)
-    return _make_estimate(at, joules, spans)
+    return _make_estimate(at, joules, np.diff(at))
 
 
 def _estimate_from_readings(

@@ -1,7 +1,5 @@
 """GPUs of this machine by NVML, the driver's management library, which anyone may read."""
 
-from __future__ import annotations
-
 from ekc.devices.nvml.library import GpuAbsence, count_gpus
 
 __all__ = ["GpuAbsence", "count_gpus"]

@@ -1,7 +1,5 @@
 """Recordings: files of measured rows, and the device that replays one."""
 
-from __future__ import annotations
-
 from ekc.devices.recording.reader import (
     TARGET_PREFIX,
     Origin,

@@ -222,8 +222,7 @@ def read_recording(path: str | Path) -> Recording:
 def parse_recording(path: Path, data: bytes) -> Recording:
     """The recording in the bytes of a file; see `read_recording`."""
     lines = _parse_lines(path, data)
-    origin = parse_origin(path, next(lines, {}))
-    return _RecordingParser(path, origin).parse(lines)
+    return _RecordingParser(path, parse_origin(path, next(lines, {}))).parse(lines)
 
 
 def read_content(path: Path) -> bytes:

@@ -7,7 +7,7 @@ tensor that a block touches, come from the schedule where there is one; they giv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Any
 
@@ -17,22 +17,18 @@ from ekc.devices.simulated.memory_traffic import LINE_BYTES, SimulatedTraffic, S
 from ekc.devices.simulated.specs import HOPPER_RATES, WGMMA_SHARE, GpuSpec
 from ekc.errors import DeviceError
 from ekc.ir.hardware.cp_async import ASYNC_COPIES_BY_BYTES
-from ekc.ptx.counting.counts import HALF_SUMS, InstructionCounts
+from ekc.ptx.counting.counts import HALF_SUMS, InstructionCounts, WarpInstructions
 
 
-@dataclass(frozen=True)
-class Events:
-    """Totals over one launch; instructions are warp instructions."""
+@dataclass(frozen=True, kw_only=True)
+class Events(WarpInstructions):
+    """Totals over one launch."""
 
     blocks: int
     warps_per_block: int
     active_lanes: float
     """Mean number of active lanes of a warp."""
     registers: int
-    fma32: float
-    fp32: float
-    fp16: float
-    tensor: float
     tensor_fp16_equivalent_flops: float
     """Operations of matrix instructions, as the number of float16 operations of `mma.sync` that occupy the
     tensor cores for the same time."""
@@ -40,19 +36,10 @@ class Events:
     """Operations of matrix instructions, as the number of float16 operations that take the same energy."""
     group_waits: float
     """Times that one warp waits for a group of `wgmma` products that it started together."""
-    group_products: float
-    """Part of `tensor_fp16_equivalent_flops` in those groups."""
-    sfu: float
     int_ops: float
     """Machine instructions of the integer pipe."""
     integer_products: float
     """Machine instructions that multiply and add integers, on the pipe of float32."""
-    convert: float
-    pack: float
-    """Part of `convert` that packs results of 16 or 8 bits (F2FP.PACK)."""
-    shuffle: float
-    branch: float
-    other: float
     shared_requests: float
     shared_wavefronts: float
     shared_bytes: float
@@ -83,13 +70,6 @@ class Events:
         return self.blocks * self.warps_per_block
 
 
-_WARP_COUNTS = (
-    *("fma32", "fp32", "fp16", "tensor", "group_products", "sfu"),
-    *("convert", "pack", "shuffle", "branch", "other"),
-)
-"""Fields of `InstructionCounts`, by warp, that `Events` has by launch, in warp instructions."""
-
-
 def count_events(
     spec: GpuSpec,
     launch: Launch,
@@ -116,7 +96,7 @@ def count_events(
     machine = profile.machine
     local = warps * machine.local_requests
     return Events(
-        **{name: warps * getattr(counts, name) for name in _WARP_COUNTS},
+        **{one.name: warps * getattr(counts, one.name) for one in fields(WarpInstructions)},
         blocks=blocks,
         warps_per_block=occupancy.warps_per_block,
         active_lanes=threads / occupancy.warps_per_block,

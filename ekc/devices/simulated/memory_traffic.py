@@ -50,7 +50,10 @@ def compute_dram_bytes(
     touched = [_count_touched_bytes(footprint, wave_blocks) for footprint in footprints]
     waves = [max(1.0, _count_blocks(footprint) / wave_blocks) for footprint in footprints]
     hits = [_estimate_hit_share(own, touched, usable_l2_bytes) for own in touched]
-    return tuple(_compute_fetched_bytes(*row) for row in zip(touched, waves, hits, strict=True))
+    return tuple(
+        own.launch_bytes + (1.0 - hit_share) * max(0.0, count * own.wave_bytes - own.launch_bytes)
+        for own, count, hit_share in zip(touched, waves, hits, strict=True)
+    )
 
 
 def compute_drifting_dram_bytes(
@@ -145,10 +148,6 @@ def _count_bytes_fetched(footprint: Footprint) -> float:
     if not footprint.block_sectors:
         return 1.0
     return PAIR_BYTES * footprint.block_pairs / (SECTOR_BYTES * footprint.block_sectors)
-
-
-def _compute_fetched_bytes(own: _TouchedBytes, waves: float, hit_share: float) -> float:
-    return own.launch_bytes + (1.0 - hit_share) * max(0.0, waves * own.wave_bytes - own.launch_bytes)
 
 
 LINE_BYTES = 128

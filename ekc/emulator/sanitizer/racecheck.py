@@ -131,8 +131,7 @@ class LoggedAccess(Access):
     def select_lanes(self, keep: Any) -> LoggedAccess:
         """The access of some of its lanes."""
         values = tuple(v if np.ndim(v) == 0 else v[keep] for v in self.values)
-        probe = self.probe.select_lanes(0, keep)
-        return replace(self, probe=probe, values=values)
+        return replace(self, probe=self.probe.select_lanes(0, keep), values=values)
 
     def list_in_flight(self, all_lanes: Index) -> list[LoggedAccess]:
         """The part of the access that continues after a barrier: products in flight."""

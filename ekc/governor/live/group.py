@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -30,21 +31,32 @@ class GovernedUnit:
     actuator: Actuator
 
 
-class GroupActuator:
-    """Sets all GPUs alike; a power cap applies to each GPU."""
+M = TypeVar("M", Actuator, Probe)
 
-    def __init__(self, members: Sequence[Actuator]) -> None:
-        self._members = tuple(members)
+
+class _Group(Generic[M]):
+    """The actuators or the probes of several GPUs."""
+
+    manner: str
+
+    def __init__(self, members: Sequence[M]) -> None:
+        self._members: tuple[M, ...] = tuple(members)
 
     @property
     def label(self) -> str:
         """Labels of all GPUs."""
-        return f"{len(self._members)} GPUs alike: " + "; ".join(x.label for x in self._members)
+        return f"{len(self._members)} GPUs {self.manner}: " + "; ".join(x.label for x in self._members)
 
     @property
     def simulated(self) -> bool:
         """Whether any GPU is simulated."""
         return any(x.simulated for x in self._members)
+
+
+class GroupActuator(_Group[Actuator]):
+    """Sets all GPUs alike; a power cap applies to each GPU."""
+
+    manner = "alike"
 
     def list_offered(self) -> OfferedSettings:
         """Values that every GPU can be set to."""
@@ -71,21 +83,10 @@ class GroupActuator:
             raise next((x for x in problems if not isinstance(x, DriverTrouble)), problems[0])
 
 
-class GroupProbe:
+class GroupProbe(_Group[Probe]):
     """Sum of power and energy over all GPUs, and means of the other sensors."""
 
-    def __init__(self, members: Sequence[Probe]) -> None:
-        self._members = tuple(members)
-
-    @property
-    def label(self) -> str:
-        """Labels of all GPUs."""
-        return f"{len(self._members)} GPUs together: " + "; ".join(x.label for x in self._members)
-
-    @property
-    def simulated(self) -> bool:
-        """Whether any GPU is simulated."""
-        return any(x.simulated for x in self._members)
+    manner = "together"
 
     def now(self) -> float:
         """Clock of the first probe."""

@@ -161,8 +161,7 @@ def compute_costs(job: SimulatedJob) -> PhaseCosts:
     work = np.zeros((job.count_regimes(), len(job.stages)))
     np.add.at(work, (job.regime, job.stage_indices), job.seconds)
     seconds = np.einsum("rs,smg->rmg", work, table.stretch)
-    joules = np.einsum("rs,smg->rmg", work, table.stretch * table.watts)
-    return PhaseCosts(seconds, joules)
+    return PhaseCosts(seconds, np.einsum("rs,smg->rmg", work, table.stretch * table.watts))
 
 
 SWITCH_RANGE_S = (0.02, 0.3)

@@ -1,3 +1,1 @@
 """Static analysis of launches and populations: operations, memory traffic, coalescing, guards, occupancy."""
-
-from __future__ import annotations

@@ -231,8 +231,7 @@ def count_address_wavefronts(
     size = WARP // parts
     part = lane // size
     # An inactive lane has the address of the first of its part; a part without lanes takes no turn.
-    first = part * size
-    address = np.where(active, address, np.take_along_axis(address, first, axis=1))
+    address = np.where(active, address, np.take_along_axis(address, part * size, axis=1))
     most = _count_most_words_per_bank(_list_words(address, width_bytes), part, int(parts.max()))
     begins = np.arange(most.shape[1]) * size < lane_counts[:, None]
     return np.asarray((most * begins).sum(axis=1))

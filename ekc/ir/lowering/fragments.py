@@ -152,8 +152,7 @@ def compute_tile_strides(node: MmaNode, factor: SharedFactor) -> Mapping[str, Ex
     assert buffer is not None
     assert tile.warp_loop is not None
     assert tile.strip_loop is not None
-    mn_major = is_mn_major(node, factor)
-    one, deep = (1, buffer.row_pitch) if mn_major else (buffer.row_pitch, 1)
+    one, deep = (1, buffer.row_pitch) if is_mn_major(node, factor) else (buffer.row_pitch, 1)
     if factor is node.a:
         own = {tile.lane_group_loop: 1, tile.row_half_loop: LANE_GROUPS, tile.warp_loop: MMA_ROWS}
     else:

@@ -23,6 +23,7 @@ from ekc.ir.compute import Axis, Compute, TensorSpec
 from ekc.ir.lowering.buffers import BoundsGuard, find_guards
 from ekc.ir.lowering.regions import Region, derive_region
 from ekc.ir.program import Nest
+from ekc.tables import group_pairs
 
 FloatOrArray = Any
 """A float, or a float64 vector over a population."""
@@ -83,11 +84,7 @@ IndexForms = list[tuple[AffineForm, ...]]
 def find_direct_reads(nest: Nest) -> dict[str, IndexForms]:
     """Reads of the body that go to global memory, by tensor."""
     staged = {s.tensor for s in nest.stagings}
-    found: dict[str, IndexForms] = {}
-    for load, forms in nest.read_forms.items():
-        if load.tensor not in staged:
-            found.setdefault(load.tensor, []).append(forms)
-    return found
+    return group_pairs((x.tensor, forms) for x, forms in nest.read_forms.items() if x.tensor not in staged)
 
 
 def find_global_reads(nest: Nest) -> dict[str, IndexForms]:

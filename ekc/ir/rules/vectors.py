@@ -104,9 +104,12 @@ def _find_run_length(source: TensorAccess, own: str) -> tuple[Extent, set[Atom]]
     if len(last) != 1:
         return 1, set()
     digit, step = last[0]
-    if not isinstance(digit, QuasiAffine) or np.ndim(step) or int(step) != 1:
-        return 1, set()
-    if not _is_loop_digit(digit, own):
+    if (
+        not isinstance(digit, QuasiAffine)
+        or np.ndim(step)
+        or int(step) != 1
+        or not _is_loop_digit(digit, own)
+    ):
         return 1, set()
     # A slower digit (the axis fused last is not the tensor's last dimension) does not move at the first step.
     fastest = np.asanyarray(compute_displacement(AffineForm(((digit, 1),)), own, 1)) == 1

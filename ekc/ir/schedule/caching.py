@@ -98,8 +98,7 @@ class CacheRead(Step):
         layout = (self.vector, self.order, self.pad, self.swizzle, self.panel)
         new = Staging(tensor, self.source, self.scope, self.at, *layout, unroll=self.unroll)
         self._check_staging(nest, new)
-        widths = np.asanyarray(self.vector)
-        legal = is_vector_width(widths)
+        legal = is_vector_width(np.asanyarray(self.vector))
         rule = f"cache_read {new.name}"
         checks = (
             fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once"),
@@ -266,8 +265,7 @@ class CacheWrite(Step):
                 problem=f"{self.tensor} has an accumulator already",
                 remedy="leave the second out",
             )
-        widths = np.asanyarray(self.vector)
-        legal = is_vector_width(widths)
+        legal = is_vector_width(np.asanyarray(self.vector))
         rule = f"cache_write {self.tensor}"
         check = fits(rule, legal, self.vector, _VECTOR_WIDTHS, "4", "elements at once")
         new = replace(nest, has_accumulator=True, store_vector=self.vector)

@@ -10,7 +10,7 @@ when they differ.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
@@ -145,9 +145,10 @@ class _Recorder:
         empty_masks: dict[Ref, None] = {}
         self.assumed_branches, self.empty_masks = assumed, empty_masks
         for outputs in walk(columns):
-            references = []
-            for label, values in outputs:
-                references.append((label, tuple(self.to_operand(_unwrap_single(v)) for v in values)))
+            references = [
+                (label, tuple(self.to_operand(_unwrap_single(v)) for v in values))
+                for label, values in outputs
+            ]
             yield _WalkSection(references, dict(assumed), tuple(empty_masks))
             self.assumed_branches, self.empty_masks = assumed, empty_masks
 
@@ -309,7 +310,8 @@ class WalkTrace:
             for low, high in _iterate_runs(first, last, invalid):
                 rows = slice(bounds[low], bounds[high + 1])
                 if rows.start < rows.stop:
-                    own = _slice_values(values, rows.start - begin, rows.stop - begin)
+                    part = slice(rows.start - begin, rows.stop - begin)
+                    own = tuple(v[..., part] if np.ndim(v) else v for v in values)
                     found.append(WalkOutput(label, rows, own))
         return found, invalid
 
@@ -324,10 +326,6 @@ def _iterate_runs(first: int, last: int, invalid_walks: Container[int]) -> Itera
             low = walk + 1
     if low <= last:
         yield low, last
-
-
-def _slice_values(values: Iterable[Any], low: int, high: int) -> tuple[Any, ...]:
-    return tuple(v[..., low:high] if np.ndim(v) else v for v in values)
 
 
 Walk = Callable[[Mapping[str, Any]], Iterator[Sequence[tuple[Any, tuple[Any, ...]]]]]

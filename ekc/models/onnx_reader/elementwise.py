@@ -12,17 +12,23 @@ import numpy as np
 
 from ekc.models.functions import FUNCTIONS
 from ekc.models.node_writer import NotExpressible
-from ekc.models.onnx_reader import import_onnx
+from ekc.models.onnx_reader import onnx
 from ekc.models.onnx_reader.operation import Operation, shorten_decimal
 
-SAME_FUNCTIONS = {function.onnx: function.name for function in FUNCTIONS.values() if function.onnx}
-"""Operators that are a function with the same inputs."""
+SAME_FUNCTIONS: dict[str, tuple[str, dict[str, tuple[str, float]]]] = {
+    **{function.onnx: (function.name, {}) for function in FUNCTIONS.values() if function.onnx},
+    "LeakyRelu": ("leaky_relu", {"slope": ("alpha", 0.01)}),
+    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
+}
+"""Operator -> the function with the same inputs, and the attribute and default of each of its parameters."""
 
 
 def read_same_function(op: Operation) -> None:
     """An operator that a function says with the same inputs."""
+    function, sources = SAME_FUNCTIONS[op.proto.op_type]
     names = [op.input(index) for index in range(len(op.proto.input))]
-    op.finish("elementwise", names, function=SAME_FUNCTIONS[op.proto.op_type])
+    parameters = {name: op.get(*source) for name, source in sources.items()}
+    op.finish("elementwise", names, function=function, **parameters)
 
 
 def read_mod(op: Operation) -> None:
@@ -81,11 +87,6 @@ def read_clip(op: Operation) -> None:
     op.alias(value)
 
 
-def read_leaky_relu(op: Operation) -> None:
-    """LeakyRelu."""
-    op.finish("elementwise", [op.input(0)], function="leaky_relu", slope=op.get("alpha", 0.01))
-
-
 def read_prelu(op: Operation) -> None:
     """PRelu: relu(x) + slope * min(x, 0). Before opset 7 a vector of slopes is one for each channel."""
     slope = op.input(1)
@@ -94,11 +95,6 @@ def read_prelu(op: Operation) -> None:
     below = op.call("minimum", op.input(0), op.add_scalar(0, op.dtype()))
     scaled = op.call("mul", below, slope)
     op.finish("elementwise", [op.call("relu", op.input(0)), scaled], function="add")
-
-
-def read_elu(op: Operation) -> None:
-    """Elu."""
-    op.finish("elementwise", [op.input(0)], function="elu", alpha=op.get("alpha", 1.0))
 
 
 def read_gelu(op: Operation) -> None:
@@ -132,7 +128,7 @@ def read_cast(op: Operation) -> None:
     if op.dtype() == op.state.find_dtype(op.output):
         op.alias(op.input(0))
         return
-    string = import_onnx().TensorProto.STRING
+    string = onnx.TensorProto.STRING
     if string in (op.state.types[n].tensor_type.elem_type for n in (op.input(0), op.output)):
         raise NotExpressible("tensors of text")
     value, target, saturates = op.input(0), op.state.find_dtype(op.output), op.get("saturate", 1)
@@ -221,8 +217,7 @@ HANDLERS: dict[str, Callable[[Operation], Any]] = {
     **dict.fromkeys(SAME_FUNCTIONS, read_same_function),
     **{"Mod": read_mod, "Pow": read_pow, "Clip": read_clip, "Tan": read_tan},
     **dict.fromkeys(FUNCTIONS_OF_MANY, read_many),
-    **{"LeakyRelu": read_leaky_relu, "PRelu": read_prelu},
-    **{"Elu": read_elu, "Gelu": read_gelu, "IsNaN": read_is_nan, "IsInf": read_is_inf},
+    **{"PRelu": read_prelu, "Gelu": read_gelu, "IsNaN": read_is_nan, "IsInf": read_is_inf},
     **{"Cast": read_cast, "CastLike": read_cast, "Identity": read_identity, "Dropout": read_dropout},
     "Trilu": read_trilu,
     **dict.fromkeys(QUANTISED, read_quantised),

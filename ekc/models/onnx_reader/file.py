@@ -18,7 +18,7 @@ from ekc.argument_checks import check_path
 from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_BYTES, UNPACKED_NODES, UnpackBudget
 from ekc.host_memory import format_bytes
-from ekc.models.onnx_reader import import_onnx
+from ekc.models.onnx_reader import onnx
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, SparseTensorProto, TensorProto
@@ -55,7 +55,6 @@ class OnnxFile:
 
 def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
     """Parse and check a model. Raises `InvalidInput` for a file that is none."""
-    onnx = import_onnx()
     if isinstance(source, onnx.ModelProto):
         label, folder, model = name or source.graph.name or "the ONNX model", None, source
     else:
@@ -75,7 +74,10 @@ def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
     # Conversion and inlining make initialisers of their own.
     new = [tensor for tensor in light.graph.initializer if tensor.name not in weights]
     weights |= {tensor.name: read_weight(label, tensor, folder) for tensor in new}
-    opsets = {_name_domain(entry.domain): entry.version for entry in light.opset_import}
+    opsets = {
+        "" if entry.domain in STANDARD_DOMAINS else entry.domain: entry.version
+        for entry in light.opset_import
+    }
     return OnnxFile(
         label,
         name or light.graph.name or "model",
@@ -89,12 +91,7 @@ def open_onnx(source: Any, name: str | None = None) -> OnnxFile:
     )
 
 
-def _name_domain(domain: str) -> str:
-    return "" if domain in STANDARD_DOMAINS else domain
-
-
 def _parse_file(path: Path) -> ModelProto:
-    onnx = import_onnx()
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no such file"
         raise InvalidInput(f"{path}: {what}; give the path of an ONNX model")
@@ -114,8 +111,7 @@ def _read_weights(
     label: str, graph: GraphProto, folder: Path | None, notes: list[str], budget: UnpackBudget
 ) -> dict[str, Weight]:
     weights = {tensor.name: read_weight(label, tensor, folder) for tensor in graph.initializer}
-    for sparse in graph.sparse_initializer:
-        weights[sparse.values.name] = read_sparse_weight(label, sparse, budget)
+    weights |= {one.values.name: read_sparse_weight(label, one, budget) for one in graph.sparse_initializer}
     missing = [name for name, weight in weights.items() if weight.data is None]
     if missing:
         notes.append(
@@ -127,7 +123,6 @@ def _read_weights(
 
 def _copy_without_weights(model: ModelProto) -> ModelProto:
     """A copy in which big initialisers are inputs."""
-    onnx = import_onnx()
     light: ModelProto = onnx.ModelProto()
     for field, value in model.ListFields():
         if field.name != "graph":
@@ -170,7 +165,6 @@ def _find_opset(model: ModelProto) -> int:
 
 
 def _check_opset(label: str, model: ModelProto) -> None:
-    onnx = import_onnx()
     opset, newest = _find_opset(model), onnx.defs.onnx_opset_version()
     if opset > newest:
         raise InvalidInput(
@@ -180,7 +174,6 @@ def _check_opset(label: str, model: ModelProto) -> None:
 
 
 def _check_model(label: str, model: ModelProto) -> None:
-    onnx = import_onnx()
     try:
         onnx.checker.check_model(_fill_missing_types(model))
     except Exception as problem:
@@ -191,7 +184,7 @@ def _check_model(label: str, model: ModelProto) -> None:
 def _fill_missing_types(model: ModelProto) -> ModelProto:
     """A copy for onnx.checker, which refuses inputs and outputs of unknown rank. The reader finds those of
     outputs, and asks for those of inputs."""
-    copy: ModelProto = import_onnx().ModelProto()
+    copy: ModelProto = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in (*copy.graph.input, *copy.graph.output):
         if value.type.WhichOneof("value") in (None, "tensor_type"):
@@ -202,11 +195,8 @@ def _fill_missing_types(model: ModelProto) -> ModelProto:
 
 
 def _convert_opset(label: str, model: ModelProto, notes: list[str]) -> ModelProto:
-    onnx = import_onnx()
     opset = _find_opset(model)
-    if not opset:
-        return model
-    if opset >= OLDEST_OPSET:
+    if not opset or opset >= OLDEST_OPSET:
         return model
     try:
         converted: ModelProto = onnx.version_converter.convert_version(model, OLDEST_OPSET)
@@ -221,7 +211,6 @@ def _convert_opset(label: str, model: ModelProto, notes: list[str]) -> ModelProt
 
 
 def _inline_functions(label: str, model: ModelProto, budget: UnpackBudget) -> ModelProto:
-    onnx = import_onnx()
     if not model.functions:
         return model
     _take_calls(label, model, budget)
@@ -282,7 +271,6 @@ class Weight:
 
 def read_weight(file: str, tensor: TensorProto, folder: Path | None) -> Weight:
     """The elements of an initialiser; `folder` is that of the ONNX file, for external data."""
-    onnx = import_onnx()
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise InvalidInput(f"{file}: initialiser {tensor.name!r} has the shape {shape}; sizes are 0 or more")
@@ -321,7 +309,6 @@ def _map_external(
         )
     offset = int(fields.get("offset", 0))
     if dtype.name in PACKED_DTYPES:
-        onnx = import_onnx()
         return onnx.numpy_helper.to_array(tensor, base_dir=str(folder))  # type: ignore[no-any-return]
     need = offset + prod(shape) * dtype.itemsize
     if path.stat().st_size < need:

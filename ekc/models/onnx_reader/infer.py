@@ -11,7 +11,7 @@ import numpy as np
 
 from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput
-from ekc.models.onnx_reader import import_onnx
+from ekc.models.onnx_reader import onnx
 from ekc.models.onnx_reader.operation import (
     Array,
     Operation,
@@ -43,7 +43,6 @@ def infer_model(
 ) -> dict[str, TypeProto]:
     """Types that the file states and that inference over the whole model finds, the inputs' shapes and values
     set."""
-    onnx = import_onnx()
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in copy.graph.input:
@@ -60,11 +59,11 @@ def infer_model(
     with contextlib.suppress(onnx.shape_inference.InferenceError):
         # Without data_prop, which would keep a message for each element of a constant.
         copy = onnx.shape_inference.infer_shapes(copy, check_type=False, strict_mode=False, data_prop=False)
-    hints = {}
-    for value in (*copy.graph.value_info, *copy.graph.output):
-        if value.HasField("type") and value.type.WhichOneof("value") is not None:
-            hints[value.name] = value.type
-    return hints
+    return {
+        value.name: value.type
+        for value in (*copy.graph.value_info, *copy.graph.output)
+        if value.HasField("type") and value.type.WhichOneof("value") is not None
+    }
 
 
 def list_captured(graph: GraphProto) -> Iterator[str]:
@@ -105,10 +104,8 @@ def infer_types(op: Operation) -> None:
 
 
 def _infer_by_schema(op: Operation) -> dict[str, TypeProto]:
-    onnx, state = import_onnx(), op.state
-    try:
-        schema = onnx.defs.get_schema(op.proto.op_type, op.version, op.proto.domain)
-    except onnx.defs.SchemaError:
+    state = op.state
+    if not op.schema:
         return {}
     if op.proto.op_type in SAME_AS_FIRST_INPUT:
         return {op.output: state.find_type(op.proto.input[0])}
@@ -122,7 +119,7 @@ def _infer_by_schema(op: Operation) -> dict[str, TypeProto]:
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in state.opsets.items()]
     try:
         found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
-            schema, op.proto, known, input_data=data, opset_imports=opsets
+            op.schema, op.proto, known, input_data=data, opset_imports=opsets
         )
     except KeyError:
         return {}
@@ -163,7 +160,8 @@ def fold_constant(op: Operation, limit: int) -> bool:
     outputs = [name for name in op.proto.output if name]
     known = [name for name in outputs if has_fixed_shape(state.types.get(name))]
     sizes = [prod(state.find_shape(name)) for name in known]
-    if sum(sizes) > limit or (len(sizes) < len(outputs) and any(_is_large(op, n, limit) for n in op.inputs)):
+    are_large = any(name is not None and state.constants[name].size > limit for name in op.inputs)
+    if sum(sizes) > limit or (len(sizes) < len(outputs) and are_large):
         return False
     need = sum(n * state.find_file_dtype(name).itemsize for n, name in zip(sizes, known, strict=True))
     if not state.budget.take(bytes=need):
@@ -176,15 +174,11 @@ def fold_constant(op: Operation, limit: int) -> bool:
     return True
 
 
-def _is_large(op: Operation, name: str | None, limit: int) -> bool:
-    return name is not None and op.state.constants[name].size > limit
-
-
 def _evaluate(op: Operation, outputs: list[str]) -> list[Array] | None:
     """The outputs by `onnx.reference`; None where it cannot compute them."""
     from onnx.reference import ReferenceEvaluator
 
-    onnx, state = import_onnx(), op.state
+    state = op.state
     names = list(dict.fromkeys(name for name in op.proto.input if name))
     infos = [onnx.helper.make_value_info(name, state.find_type(name)) for name in names]
     results = [onnx.helper.make_empty_tensor_value_info(name) for name in outputs]

@@ -17,7 +17,7 @@ from ekc.file_limits import UnpackBudget
 from ekc.host_memory import format_bytes
 from ekc.models.graph import GraphBuilder, ReadArguments, parse_value_dtype
 from ekc.models.node_writer import NodeWriter, NotExpressible, Rows
-from ekc.models.onnx_reader import import_onnx
+from ekc.models.onnx_reader import onnx
 from ekc.models.onnx_reader.file import Weight
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class ReaderState:
 
     def set_type(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Register the shape and type of a tensor."""
-        onnx = import_onnx()
         elem_type = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         self.types[name] = onnx.helper.make_tensor_type_proto(elem_type, shape)
 
@@ -103,7 +102,7 @@ class ReaderState:
     def find_file_dtype(self, name: str) -> np.dtype[Any]:
         """Type of a tensor's elements in the file."""
         elem_type = self.types[name].tensor_type.elem_type
-        found: np.dtype[Any] = import_onnx().helper.tensor_dtype_to_np_dtype(elem_type)
+        found: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(elem_type)
         return found
 
     def map_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -210,7 +209,6 @@ def is_tensor(found: TypeProto | None) -> bool:
 
 def refuse_type(file: str, node: str, found: TypeProto) -> None:
     """Raise `InvalidInput` for complex tensors."""
-    onnx = import_onnx()
     elem_type = found.tensor_type.elem_type
     if elem_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
         kind = onnx.TensorProto.DataType.Name(elem_type).lower()
@@ -252,8 +250,15 @@ class Operation(NodeWriter[str]):
     @cached_property
     def attributes(self) -> ReadArguments:
         """Attributes by name, with those that were read."""
-        onnx = import_onnx()
         return ReadArguments({a.name: onnx.helper.get_attribute_value(a) for a in self.proto.attribute})
+
+    @cached_property
+    def schema(self) -> Any:
+        """The definition of the operator in its version; None where onnx has none."""
+        try:
+            return onnx.defs.get_schema(self.proto.op_type, self.version, self.proto.domain)
+        except onnx.defs.SchemaError:
+            return None
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute. Texts are decoded; a number of float32 is the shortest decimal that rounds to it."""

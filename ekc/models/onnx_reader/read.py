@@ -14,7 +14,7 @@ from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed, parse_value_dtype
 from ekc.models.model import Model
-from ekc.models.onnx_reader import import_onnx
+from ekc.models.onnx_reader import onnx
 from ekc.models.onnx_reader.file import OnnxFile, open_onnx
 from ekc.models.onnx_reader.infer import infer_model
 from ekc.models.onnx_reader.operation import ReaderState, is_tensor, refuse_type
@@ -187,7 +187,7 @@ def convert_input_values(
     found = {}
     for name, elements in given.items():
         refuse_mask(name, elements)
-        dtype = np.dtype(import_onnx().helper.tensor_dtype_to_np_dtype(types[name]))
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(types[name]))
         array = _convert_elements(elements, dtype)
         if array is None:
             raise InvalidInput(

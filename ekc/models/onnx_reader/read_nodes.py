@@ -10,7 +10,7 @@ from ekc.errors import InvalidInput
 from ekc.file_limits import UNPACKED_NODES
 from ekc.models.graph import describe_internal_error
 from ekc.models.node_writer import NotExpressible
-from ekc.models.onnx_reader import contrib, elementwise, import_onnx, products, reductions, views
+from ekc.models.onnx_reader import contrib, elementwise, onnx, products, reductions, views
 from ekc.models.onnx_reader.infer import (
     BRANCHES,
     FOLDED_ELEMENTS,
@@ -130,12 +130,8 @@ def _explain_unread(op: Operation) -> str | None:
 
 def _list_defaults(op: Operation) -> list[str]:
     """The attributes that have their default value."""
-    onnx = import_onnx()
-    try:
-        schema = onnx.defs.get_schema(op.proto.op_type, op.version, op.proto.domain)
-    except onnx.defs.SchemaError:
-        return []
-    defaults = {name: entry.default_value for name, entry in schema.attributes.items()}
+    entries = op.schema.attributes if op.schema else {}
+    defaults = {name: entry.default_value for name, entry in entries.items()}
     return [
         attribute.name
         for attribute in op.proto.attribute
@@ -154,7 +150,8 @@ def _read_known_node(op: Operation, opsets: Mapping[str, int]) -> None:
     infer_types(op)
     if is_standard and fold_constant(op, FOLDED_ELEMENTS):
         return
-    if _is_about_sequences(op):
+    named = [name for name in (*op.proto.input, *op.proto.output) if name and op.state.has_type(name)]
+    if not all(is_tensor(op.state.find_type(name)) for name in named):
         _read_sequence(op)
         return
     settle_shapes(op)
@@ -198,21 +195,12 @@ def _read_branch(op: Operation, opsets: Mapping[str, int]) -> bool:
     if condition is None:
         return False
     branch: GraphProto = op.get("then_branch" if condition.reshape(()) else "else_branch")
-    onnx = import_onnx()
     for tensor in branch.initializer:
         op.state.set_constant(tensor.name, onnx.numpy_helper.to_array(tensor))
     read_nodes(op.state, branch.node, opsets)
-    for outer, inner in zip(op.proto.output, branch.output, strict=True):
-        if outer:
-            op.state.aliases[outer] = op.state.resolve(inner.name)
+    results = [op.state.resolve(inner.name) for inner in branch.output]
+    op.state.aliases.update((o, name) for o, name in zip(op.proto.output, results, strict=True) if o)
     return True
-
-
-def _is_about_sequences(op: Operation) -> bool:
-    return any(
-        name and op.state.has_type(name) and not is_tensor(op.state.find_type(name))
-        for name in (*op.proto.input, *op.proto.output)
-    )
 
 
 def _read_sequence(op: Operation) -> None:
@@ -222,9 +210,7 @@ def _read_sequence(op: Operation) -> None:
     )
     outputs = [name for name in op.proto.output if name]
     made = [name for name in outputs if op.state.has_type(name) and is_tensor(op.state.find_type(name))]
-    for name in outputs:
-        if name not in made:
-            op.state.parts[name] = tensors
+    op.state.parts.update((name, tensors) for name in outputs if name not in made)
     if made:
         settle_shapes(op)
         _add_opaque(op, "sequences and optional values")
@@ -236,9 +222,8 @@ def _add_opaque(op: Operation, reason: str) -> None:
     parts = [part for name in list_read(op) for part in _list_parts(op, name)]
     names = [name for name in dict.fromkeys(parts) if _is_numeric(op, name)]
     for index, output in enumerate(op.proto.output):
-        if not output or not is_tensor(state.types.get(output)):
-            continue
-        if output in state.aliases or output in state.builder.values or state.is_constant(output):
+        is_made = output in state.aliases or output in state.builder.values or state.is_constant(output)
+        if not output or is_made or not is_tensor(state.types.get(output)):
             continue
         if not _is_numeric(op, output):
             raise InvalidInput(f"{state.file}: {op.label}: tensors of text are not supported")
@@ -259,12 +244,8 @@ def define_by_nodes(op: Operation) -> tuple[list[NodeProto], dict[str, int]] | N
 
     Values inside get new names; inputs and outputs those of the node.
     """
-    onnx = import_onnx()
-    try:
-        schema = onnx.defs.get_schema(op.proto.op_type, op.version, op.proto.domain)
-    except onnx.defs.SchemaError:
-        return None
-    function = _find_function(op, schema)
+    schema = op.schema
+    function = _find_function(op, schema) if schema else None
     if function is None:
         return None
     names = dict.fromkeys(function.input, "")
@@ -293,7 +274,7 @@ def define_by_nodes(op: Operation) -> tuple[list[NodeProto], dict[str, int]] | N
 
 
 def _find_function(op: Operation, schema: Any) -> FunctionProto | None:
-    onnx, state = import_onnx(), op.state
+    state = op.state
     if schema.has_context_dependent_function:
         types = [
             state.find_type(name).SerializeToString() if name else onnx.TypeProto().SerializeToString()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ekc.models.node_writer import NotExpressible, extend_padding
-from ekc.models.onnx_reader import import_onnx
-from ekc.models.onnx_reader.operation import Operation
+from ekc.models.onnx_reader import onnx
+from ekc.models.onnx_reader.operation import Array, Operation
 from ekc.models.onnx_reader.products import derive_padding, get_sizes
 
 
@@ -64,7 +64,7 @@ def read_attention(op: Operation) -> None:
     limits = [op.get(name, -1) for name in ("left_window_size", "right_window_size")]
     if op.get("softcap", 0.0) or op.is_used(3) or op.has(6) or limits != [-1, -1]:
         raise NotExpressible("attention with a soft cap, a window, lengths or its scores as an output")
-    if op.get("softmax_precision", 1) == import_onnx().TensorProto.DOUBLE:
+    if op.get("softmax_precision", 1) == onnx.TensorProto.DOUBLE:
         raise NotExpressible("attention with a softmax in float64")
     if op.has(4) and op.get("is_causal", 0):
         raise NotExpressible("causal attention with a cache")
@@ -197,6 +197,23 @@ def read_resize(op: Operation) -> None:
     op.alias(op.resize(op.input(0), rows))
 
 
+COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {
+    "half_pixel": lambda i, scale, size, out: (i + 0.5) / scale - 0.5,
+    "half_pixel_symmetric": lambda i, scale, size, out: (
+        size / 2 * (1 - out / (scale * size)) + (i + 0.5) / scale - 0.5
+    ),
+    "pytorch_half_pixel": lambda i, scale, size, out: (i + 0.5) / scale - 0.5 if out > 1 else np.zeros(1),
+    "align_corners": lambda i, scale, size, out: i * (size - 1) / (out - 1) if out > 1 else np.zeros(1),
+    "asymmetric": lambda i, scale, size, out: i / scale,
+}
+"""Where the rows i of a result of `out` rows lie in an axis of `size` rows."""
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    **{"floor": np.floor, "ceil": np.ceil},
+}
+
+
 def _compute_resize_rows(op: Operation, axis: int, place: str, rounding: str) -> np.ndarray[Any, Any]:
     """The row that each row of the result has its elements from, along an axis."""
     size, out = op.shape()[axis], op.output_shape()[axis]
@@ -205,24 +222,9 @@ def _compute_resize_rows(op: Operation, axis: int, place: str, rounding: str) ->
     i = np.arange(out)
     if out == size and scale == 1:
         return i
-    if place == "half_pixel":
-        x = (i + 0.5) / scale - 0.5
-    elif place == "half_pixel_symmetric":
-        x = size / 2 * (1 - out / (scale * size)) + (i + 0.5) / scale - 0.5
-    elif place == "pytorch_half_pixel":
-        x = (i + 0.5) / scale - 0.5 if out > 1 else np.zeros(1)
-    elif place == "align_corners":
-        x = i * (size - 1) / (out - 1) if out > 1 else np.zeros(1)
-    elif place == "asymmetric":
-        x = i / scale
-    else:
+    if place not in COORDINATES:
         raise NotExpressible(f"resize with coordinates {place}")
-    if rounding == "round_prefer_floor":
-        x = np.ceil(x - 0.5)
-    elif rounding == "round_prefer_ceil":
-        x = np.floor(x + 0.5)
-    else:
-        x = np.floor(x) if rounding == "floor" else np.ceil(x)
+    x = ROUNDINGS[rounding](COORDINATES[place](i, scale, size, out))
     rows: np.ndarray[Any, Any] = np.clip(x, 0, size - 1).astype(np.int64)
     return rows
 

@@ -151,8 +151,7 @@ def read_space_to_depth(op: Operation) -> None:
 
 def read_shape(op: Operation) -> None:
     """Shape: a constant, as shapes are fixed."""
-    shape, rank = op.shape(), op.rank()
-    part = shape[slice(op.get("start", 0), op.get("end", rank))]
+    part = op.shape()[slice(op.get("start", 0), op.get("end", op.rank()))]
     op.state.set_constant(op.output, np.array(part, np.int64))
 
 

@@ -1,1 +1,5 @@
-"""Reads modules and programs of PyTorch. It imports PyTorch inside functions only."""
+"""Reads modules and programs of PyTorch. It imports PyTorch at its first use."""
+
+from ekc.lazy_names import OptionalPackage
+
+torch = OptionalPackage("torch", "export", missing="reading a PyTorch model needs PyTorch: pip install torch")

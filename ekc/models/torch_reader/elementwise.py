@@ -11,6 +11,7 @@ import numpy as np
 
 from ekc.models.functions import FUNCTIONS
 from ekc.models.node_writer import NotExpressible
+from ekc.models.torch_reader import torch
 from ekc.models.torch_reader.reading import (
     Handler,
     Operand,
@@ -67,8 +68,6 @@ def read_remainder(call: OperatorCall) -> ValueName:
 
 def derive_common_dtype(call: OperatorCall, operands: tuple[Operand, ...]) -> np.dtype[Any]:
     """The type that PyTorch compares in. Numbers and tensors without dimensions do not widen."""
-    import torch
-
     empty = [
         torch.empty(call.get_shape(x), dtype=call.torch_dtypes[x], device="meta")
         if isinstance(x, ValueName)
@@ -95,11 +94,6 @@ def read_logical(call: OperatorCall) -> ValueName:
         values.append(value)
     name = call.operator.strip("_").rpartition("_")[2]
     return call.connect(f"logical_{name}", values, np.dtype(bool))
-
-
-def read_gelu(call: OperatorCall) -> ValueName:
-    """`gelu`, by erf or by tanh."""
-    return call.apply("gelu" if call["approximate"] == "none" else "gelu_tanh", call["self"])
 
 
 def clamp(call: OperatorCall, value: Operand, minimum: Any, maximum: Any) -> ValueName:
@@ -195,11 +189,6 @@ def choose(call: OperatorCall, condition: ValueName, chosen: Operand, other: Ope
     return call.connect("where", (condition, *sides), call.result_dtype)
 
 
-def read_masked_fill(call: OperatorCall) -> ValueName:
-    """A value where the mask holds."""
-    return choose(call, call["mask"], call["value"], call["self"])
-
-
 def read_lerp(call: OperatorCall) -> ValueName:
     """self + weight * (end - self)."""
     difference = call.apply("sub", call["end"], call["self"])
@@ -234,8 +223,6 @@ def read_cast(call: OperatorCall) -> ValueName:
 def saturates(dtype: Any) -> bool:
     """Whether PyTorch casts numbers beyond the range of a type to its largest one, as 2.13 does for
     float8_e4m3fn."""
-    import torch
-
     return bool(torch.tensor(float("inf")).to(dtype).float().isfinite())
 
 
@@ -275,12 +262,12 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("to", "_to_copy", "type_as"), read_cast),
     "relu6": lambda call: clamp(call, call["self"], 0.0, 6.0),
     "leaky_relu": lambda call: call.apply("leaky_relu", call["self"], slope=float(call["negative_slope"])),
-    "gelu": read_gelu,
+    "gelu": lambda call: call.apply("gelu" if call["approximate"] == "none" else "gelu_tanh", call["self"]),
     "elu": read_elu,
     "rsub": read_rsub,
     "pow": read_power,
     "where": read_where,
-    "masked_fill": read_masked_fill,
+    "masked_fill": lambda call: choose(call, call["mask"], call["value"], call["self"]),
     "lerp": read_lerp,
     **dict.fromkeys(STEPS, read_steps),
     **dict.fromkeys(DROPOUT, read_dropout),

@@ -16,20 +16,11 @@ from typing import Any
 
 from ekc.argument_checks import check_mapping, check_text, format_value
 from ekc.errors import InvalidInput
+from ekc.models.torch_reader import torch
 
 Shapes = Mapping[str, Sequence[int]]
 MAX_REASON = 300
 """Most characters of PyTorch's reason in a message."""
-
-
-def import_torch() -> Any:
-    """PyTorch. Raises `InvalidInput` where it is missing."""
-    try:
-        import torch
-        import torch.export
-    except ImportError:
-        raise InvalidInput("reading a PyTorch model needs PyTorch: pip install torch") from None
-    return torch
 
 
 def take_first_line(error: BaseException) -> str:
@@ -53,7 +44,6 @@ def evaluation_mode(module: Any) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without gradients, and without PyTorch's warnings and log of its own errors: ekc raises these."""
-    torch = import_torch()
     logs = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.")]
     enabled = [log for log in logs if not log.disabled]
     for log in enabled:
@@ -69,7 +59,6 @@ def quiet() -> Iterator[None]:
 
 def export_module(module: Any, example_inputs: Any, shapes: Shapes | None) -> Any:
     """`torch.export` of a module in inference. Raises `InvalidInput` with PyTorch's reason."""
-    torch = import_torch()
     if not isinstance(module, torch.nn.Module):
         raise InvalidInput(f"from_torch: a torch.nn.Module is needed, not {type(module).__name__}")
     refuse_quantised(module)
@@ -106,7 +95,6 @@ def refuse_quantised(module: Any) -> None:
 
 def split_examples(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named arguments: a tensor, a sequence of arguments, or a mapping of named ones."""
-    torch = import_torch()
     if isinstance(example_inputs, torch.Tensor):
         return (example_inputs,), {}
     if isinstance(example_inputs, Mapping):
@@ -121,7 +109,6 @@ def split_examples(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]
 
 def separate_repeated(examples: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """The same arguments, where a tensor given twice is two: torch.export takes it for one input."""
-    torch = import_torch()
     seen: set[int] = set()
 
     def separate(item: Any) -> Any:
@@ -137,7 +124,6 @@ def replace_examples(
     module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The examples with other shapes, by the names of the arguments of `forward`."""
-    torch = import_torch()
     try:
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
@@ -179,7 +165,6 @@ def check_input_names(shapes: Shapes, names: Sequence[str]) -> None:
 
 def load_program(path: str | Path) -> Any:
     """Read a file of `torch.export.save`. Raises `InvalidInput` where it is missing or broken."""
-    torch = import_torch()
     if not Path(path).is_file():
         raise InvalidInput(f"{path}: no such file")
     try:
@@ -205,7 +190,6 @@ def derive_facts(program: Any, shapes: Shapes | None) -> dict[Any, Any]:
 
     Raises `InvalidInput` for an open dimension without a value and for shapes that the program excludes.
     """
-    torch = import_torch()
     nodes = program.graph_module.graph.nodes
     inputs = list_tensor_inputs(program)
     if shapes:
@@ -237,7 +221,6 @@ def derive_facts(program: Any, shapes: Shapes | None) -> dict[Any, Any]:
 
 def list_tensor_inputs(program: Any) -> list[Any]:
     """Placeholders that are tensors which the user gives."""
-    torch = import_torch()
     given = set(program.graph_signature.user_inputs)
     return [
         node
@@ -317,7 +300,6 @@ def describe_open(node: Any, axis: int, program: Any) -> str:
 
 def find_decompositions(targets: Sequence[Any]) -> dict[Any, Any]:
     """PyTorch's decompositions of these operators, where it has them."""
-    torch = import_torch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         is_own = all(target.namespace in ("aten", "prims") for target in targets)
@@ -331,4 +313,4 @@ def find_decompositions(targets: Sequence[Any]) -> dict[Any, Any]:
 def list_core_decompositions() -> dict[Any, Any]:
     """PyTorch's table of decompositions, which it takes 0.3 s to make; without operators of libraries that a
     user registers later."""
-    return dict(import_torch().export.default_decompositions())
+    return dict(torch.export.default_decompositions())

@@ -19,14 +19,13 @@ from ekc.errors import InvalidInput
 from ekc.models.build import build_model
 from ekc.models.graph import READ_DTYPES, Graph, GraphBuilder, list_needed, parse_value_dtype
 from ekc.models.model import Model
-from ekc.models.torch_reader import contractions, elementwise, reductions
+from ekc.models.torch_reader import contractions, elementwise, reductions, torch
 from ekc.models.torch_reader.program import (
     Shapes,
     check_arguments,
     derive_facts,
     export_module,
     find_decompositions,
-    import_torch,
     load_program,
     make_functional,
 )
@@ -55,12 +54,12 @@ def read_exported(
     exported: Any, *, dtype: str | None = None, shapes: Shapes | None = None, name: str | None = None
 ) -> Graph:
     """The graph of a program of `torch.export`, or of its .pt2 file. Arguments as `from_exported`."""
-    torch = import_torch()
+    is_program = isinstance(exported, torch.export.ExportedProgram)
     check_arguments(shapes, name)
     if isinstance(exported, str | Path):
         name = name or Path(exported).stem
         exported = load_program(exported)
-    if not isinstance(exported, torch.export.ExportedProgram):
+    elif not is_program:
         raise InvalidInput(
             "from_exported: an ExportedProgram or the path of a .pt2 file is needed, not"
             f" {type(exported).__name__}"

@@ -15,7 +15,7 @@ import numpy as np
 from ekc.errors import InvalidInput
 from ekc.models.graph import GraphBuilder, Node, ReadArguments, parse_value_dtype
 from ekc.models.node_writer import NodeWriter, NotExpressible, Rows
-from ekc.models.torch_reader.program import import_torch
+from ekc.models.torch_reader import torch
 
 Number: TypeAlias = bool | int | float
 
@@ -242,7 +242,6 @@ def take_elements(reading: Reading, name: str) -> np.ndarray[Any, Any] | None:
 
 def make_array(tensor: Any) -> np.ndarray[Any, Any]:
     """A tensor of the CPU as a NumPy array, of `ml_dtypes` too, in its own memory where it can be shared."""
-    torch = import_torch()
     tensor = tensor.resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if not hasattr(ml_dtypes, name):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ekc.models.node_writer import NotExpressible, extend_padding
+from ekc.models.torch_reader import torch
 from ekc.models.torch_reader.contractions import pad_convolution, spread
 from ekc.models.torch_reader.reading import (
     Handler,
@@ -26,50 +27,41 @@ def read_softmax(call: OperatorCall) -> ValueName:
     return call.reshape(made, call.result_shape)
 
 
-def fill_in(call: OperatorCall, value: ValueName | None, number: float, count: int, label: str) -> ValueName:
-    """A vector of a parameter, or of one number where the operator has none."""
-    if value is not None:
-        return value
-    return call.constant(label, np.full(count, number, call.result_dtype))
-
-
 def read_batch_norm(call: OperatorCall) -> ValueName:
     """`batch_norm` in inference, with stored mean and variance."""
     x, mean, variance = call["input"], call.get("running_mean"), call.get("running_var")
     if call.get("training", False) or mean is None or variance is None:
         raise NotExpressible("batch norm by the statistics of the batch; ekc reads stored ones")
-    channels = call.get_shape(x)[1]
-    weight = fill_in(call, call.get("weight"), 1.0, channels, "weight")
-    bias = fill_in(call, call.get("bias"), 0.0, channels, "bias")
-    inputs = (x, weight, bias, mean, variance)
-    return call.emit("batch_norm", inputs, call.result_shape, eps=float(call["eps"]))
+    shape = call.get_shape(x)[1]
+    affine = [
+        call.get(name) or call.constant(name, np.full(shape, number, call.result_dtype))
+        for name, number in (("weight", 1.0), ("bias", 0.0))
+    ]
+    return call.emit("batch_norm", (x, *affine, mean, variance), call.result_shape, eps=float(call["eps"]))
 
 
-def list_affine(call: OperatorCall, x: ValueName, names: tuple[str, ...], shape: Any) -> list[ValueName]:
-    """Inputs of a norm: `weight` is 1 where there is only a bias."""
-    given = [call.get(name) for name in names]
-    if len(given) == 2 and given[0] is None and given[1] is not None:
-        given[0] = call.constant("weight", np.ones(shape, call.result_dtype))
-    return [x, *(v for v in given if v is not None)]
+def emit_norm(
+    call: OperatorCall, kind: str, shape: Sequence[int], eps: float, **attributes: Any
+) -> ValueName:
+    """A norm of `input`; `weight` is 1 where there is only a bias."""
+    weight, bias = call.get("weight"), call.get("bias")
+    if weight is None and bias is not None:
+        weight = call.constant("weight", np.ones(shape, call.result_dtype))
+    inputs = [v for v in (call["input"], weight, bias) if v is not None]
+    return call.emit(kind, inputs, call.result_shape, eps=float(eps), **attributes)
 
 
 def read_layer_norm(call: OperatorCall) -> ValueName:
     """`layer_norm` and `native_layer_norm`."""
     shape = tuple(call["normalized_shape"])
-    inputs = list_affine(call, call["input"], ("weight", "bias"), shape)
-    return call.emit("layer_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(call["eps"]))
+    return emit_norm(call, "layer_norm", shape, call["eps"], dimensions=len(shape))
 
 
 def read_rms_norm(call: OperatorCall) -> ValueName:
     """`rms_norm`; without eps PyTorch takes the machine epsilon of the type."""
-    import torch
-
-    x, shape = call["input"], tuple(call["normalized_shape"])
-    eps = call.get("eps")
-    if eps is None:
-        eps = torch.finfo(call.first_result.dtype).eps
-    inputs = list_affine(call, x, ("weight",), shape)
-    return call.emit("rms_norm", inputs, call.result_shape, dimensions=len(shape), eps=float(eps))
+    shape = tuple(call["normalized_shape"])
+    eps = call.get("eps", torch.finfo(call.first_result.dtype).eps)
+    return emit_norm(call, "rms_norm", shape, eps, dimensions=len(shape))
 
 
 def read_group_norm(call: OperatorCall) -> ValueName:
@@ -77,11 +69,9 @@ def read_group_norm(call: OperatorCall) -> ValueName:
     each channel."""
     if not call.get("use_input_stats", True):
         raise NotExpressible("instance norm with stored mean and variance")
-    x = call["input"]
-    channels = call.get_shape(x)[1]
+    channels = call.get_shape(call["input"])[1]
     groups = call.get("num_groups", call.get("group", channels))
-    inputs = list_affine(call, x, ("weight", "bias"), (channels,))
-    return call.emit("group_norm", inputs, call.result_shape, groups=int(groups), eps=float(call["eps"]))
+    return emit_norm(call, "group_norm", (channels,), call["eps"], groups=int(groups))
 
 
 def read_reduction(call: OperatorCall) -> ValueName:
@@ -105,8 +95,7 @@ def read_variance(call: OperatorCall) -> Outputs:
         raise NotExpressible(f"variance of {count} elements with correction {correction}")
     mean = call.reduce("mean", x, axes, True)
     squares = call.apply("square", call.apply("sub", x, mean))
-    keepdim = bool(call.get("keepdim", False))
-    made = call.reduce("mean", squares, axes, keepdim)
+    made = call.reduce("mean", squares, axes, bool(call.get("keepdim", False)))
     if correction:
         made = call.apply("mul", made, count / (count - correction))
     if not isinstance(call.result, tuple | list):
@@ -152,8 +141,7 @@ def read_adaptive_pool(call: OperatorCall) -> ValueName:
     rank = int(call.operator.partition("pool")[2][0])
     size, output = call.get_shape(x)[-rank:], result[-rank:]
     if all(e == 1 for e in output):
-        axes = tuple(range(len(result) - rank, len(result)))
-        made = call.reduce(combine, x, axes, True)
+        made = call.reduce(combine, x, range(len(result) - rank, len(result)), True)
     elif size == output:
         made = x
     elif any(s % o for s, o in zip(size, output, strict=True)):

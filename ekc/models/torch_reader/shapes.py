@@ -44,20 +44,12 @@ def read_expand(call: OperatorCall) -> ValueName:
     return call.expand(call["self"], call.result_shape)
 
 
-def limit_index(index: int | None, size: int, default: int) -> int:
-    """A start or stop counted from 0 and inside the dimension."""
-    if index is None:
-        return default
-    return min(max(index + size if index < 0 else index, 0), size)
-
-
 def read_slice(call: OperatorCall) -> ValueName:
     """`slice`."""
     x = call["self"]
     axis = call.axis(call["dim"], x)
-    size = call.get_shape(x)[axis]
-    start = limit_index(call.get("start"), size, 0)
-    return call.slice(x, axis, start, max(start, limit_index(call.get("end"), size, size)), call["step"])
+    start, stop, _ = slice(call.get("start"), call.get("end")).indices(call.get_shape(x)[axis])
+    return call.slice(x, axis, start, max(start, stop), call["step"])
 
 
 def read_select(call: OperatorCall) -> ValueName:
@@ -149,12 +141,11 @@ def read_scatter(call: OperatorCall) -> ValueName:
     size = call.get_shape(x)[axis]
     if call.get("step", 1) != 1:
         raise NotExpressible("a slice with a step that is written to")
+    start, stop, _ = slice(call.get("start"), call.get("end")).indices(size)
     if "index" in call:
         start = int(call["index"]) % size
         stop = start + 1
-    else:
-        start = limit_index(call.get("start"), size, 0)
-        stop = max(start, limit_index(call.get("end"), size, size))
+    stop = max(start, stop)
     shape = (*call.get_shape(x)[:axis], stop - start, *call.get_shape(x)[axis + 1 :])
     middle = call.expand(call.reshape(call.cast(source, call.result_dtype), shape), shape)
     return call.concat([call.slice(x, axis, 0, start), middle, call.slice(x, axis, stop, size)], axis)

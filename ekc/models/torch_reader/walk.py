@@ -10,7 +10,7 @@ from typing import Any
 from ekc.errors import InvalidInput
 from ekc.models.graph import ReadArguments, describe_internal_error
 from ekc.models.node_writer import NotExpressible
-from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes
+from ekc.models.torch_reader import contractions, elementwise, program, reductions, shapes, torch
 from ekc.models.torch_reader.reading import (
     Handler,
     OperatorCall,
@@ -74,7 +74,6 @@ class Walk:
     """One pass over a functional program."""
 
     def __init__(self, exported: Any, facts: Mapping[Any, Any], reading: Reading) -> None:
-        self.torch = program.import_torch()
         self.exported = exported
         self.facts = facts
         self.reading = reading
@@ -105,14 +104,14 @@ class Walk:
     def read_placeholder(self, node: Any) -> None:
         """A weight, buffer, constant or input."""
         value = self.facts[node]
-        if node.name in self.tokens or not isinstance(value, self.torch.Tensor):
+        if node.name in self.tokens or not isinstance(value, torch.Tensor):
             self.results[node] = value
             return
         builder, signature = self.reading.builder, self.exported.graph_signature
         sources = signature.inputs_to_parameters | signature.inputs_to_buffers
         sources |= signature.inputs_to_lifted_tensor_constants
         source = sources.get(node.name)
-        if value.dtype == self.torch.float64 and source not in signature.lifted_tensor_constants:
+        if value.dtype == torch.float64 and source not in signature.lifted_tensor_constants:
             self.reading.has_float64 = True
             if self.reading.dtype is None:
                 raise InvalidInput(
@@ -132,7 +131,7 @@ class Walk:
         found = self.exported.graph_module
         for part in node.target.split("."):
             found = getattr(found, part)
-        tensor = isinstance(found, self.torch.Tensor)
+        tensor = isinstance(found, torch.Tensor)
         self.results[node] = self.add_tensor(node.target, found) if tensor else found
 
     def add_tensor(self, name: str, tensor: Any) -> ValueName:
@@ -140,9 +139,9 @@ class Walk:
         builder = self.reading.builder
         while name in builder.values:
             name += "'"
-        plain = type(tensor) in (self.torch.Tensor, self.torch.nn.Parameter)
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if not plain:
-            tensor = self.torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
+            tensor = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="meta")
         dtype = store_dtype(self.reading, name, tensor)
         builder.add_value(name, tensor.shape, dtype, is_constant=True)
         self.reading.tensors[name] = tensor.detach()
@@ -150,7 +149,7 @@ class Walk:
 
     def translate(self, argument: Any) -> Any:
         """An argument with names of values in place of tensors."""
-        if isinstance(argument, self.torch.fx.Node):
+        if isinstance(argument, torch.fx.Node):
             return self.results[argument]
         if isinstance(argument, list | tuple):
             return type(argument)(self.translate(item) for item in argument)
@@ -165,7 +164,7 @@ class Walk:
             return self.results[node.args[0]][node.args[1]]
         if isinstance(fact, int | float | bool):
             return fact
-        if isinstance(fact, self.torch.SymInt | self.torch.SymFloat | self.torch.SymBool) and node.users:
+        if isinstance(fact, torch.SymInt | torch.SymFloat | torch.SymBool) and node.users:
             raise InvalidInput(
                 f"{self.node_names[node]} ({node.target}): a number that depends on data; keep it a tensor"
             )
@@ -312,7 +311,7 @@ class Walk:
         names = list_values((args, kwargs))
         if not all(name in tensors for name in names) or getattr(node.target, "_schema", None) is None:
             return None
-        if self.torch.Tag.nondeterministic_seeded in tags or "empty" in packet_of(node.target):
+        if torch.Tag.nondeterministic_seeded in tags or "empty" in packet_of(node.target):
             return None
         writes = node.target._schema.is_mutable
         device = "meta" if any(tensors[name].is_meta for name in names) else "cpu"
@@ -322,7 +321,7 @@ class Walk:
                 return tensors[item].to(device, copy=writes)
             if isinstance(item, list | tuple):
                 return type(item)(fetch(part) for part in item)
-            return self.torch.device(device) if isinstance(item, self.torch.device) else item
+            return torch.device(device) if isinstance(item, torch.device) else item
 
         try:
             with program.quiet():

@@ -27,6 +27,7 @@ from ekc.ptx.module import (
     Register,
     Symbol,
 )
+from ekc.tables import group_pairs
 
 Shape = tuple[int, int, int]
 _SETTLING: Mapping[tuple[str, ...], bool] = {("and", "pred"): False, ("or", "pred"): True}
@@ -112,11 +113,8 @@ def slice_branches(
     graph: ControlFlowGraph, kernel: KernelText, threads: Threads
 ) -> dict[int, tuple[SliceStep, ...]]:
     """Block -> its instructions on which a guarded branch of the kernel depends."""
-    writers: dict[str, list[Instruction]] = {}
-    for number in graph.order:
-        for one in graph.blocks[number].code:
-            for name in one.writes:
-                writers.setdefault(name, []).append(one)
+    code = (one for number in graph.order for one in graph.blocks[number].code)
+    writers = group_pairs((name, one) for one in code for name in one.writes)
     guards = (end.guard for n in graph.order if (end := graph.blocks[n].exit.instruction) is not None)
     needed = _find_needed(writers, {guard.name for guard in guards if guard is not None})
     resolver = _Resolver(kernel, threads)

@@ -51,8 +51,8 @@ _FLOAT_OPCODES = {"add", "sub", "mul", "fma", "mad", "min", "max", "abs", "neg",
 
 
 @dataclass(frozen=True)
-class InstructionCounts:
-    """Executed PTX instructions of a warp, each counted once, and the bytes that accesses of a lane move."""
+class WarpInstructions:
+    """Instructions by kind, each counted once: of one warp, or summed over the warps of a launch."""
 
     fma32: float = 0.0
     """FP32 multiply-adds; a packed `f32x2` counts two."""
@@ -63,6 +63,23 @@ class InstructionCounts:
     (HADD2.F32 in machine code)."""
     tensor: float = 0.0
     """Matrix instructions (`mma`, `wmma.mma`, `wgmma`), one per warp-wide instruction."""
+    sfu: float = 0.0
+    """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
+    convert: float = 0.0
+    """Other conversions from or to a float type."""
+    pack: float = 0.0
+    """Part of `convert`: to 16 bits or pairs of 8 bits (F2FP.PACK in machine code from sm_80 on)."""
+    shuffle: float = 0.0
+    branch: float = 0.0
+    other: float = 0.0
+    group_products: float = 0.0
+    """Products of a warpgroup (`wgmma`); `tensor` includes them."""
+
+
+@dataclass(frozen=True)
+class InstructionCounts(WarpInstructions):
+    """Executed PTX instructions of a warp, and the bytes that accesses of a lane move."""
+
     tensor_flops: Mapping[str, float] = field(default_factory=dict)
     """Operations of a warp in matrix instructions other than `wgmma`, by the type of their factors: "float16"
     (also bfloat16), "tf32", "float8", "int8", else as in the PTX; with `HALF_SUMS` for sums in float16."""
@@ -70,15 +87,9 @@ class InstructionCounts:
     """Registers of float8 factors of such instructions, each once for all products that share it."""
     group_flops: Mapping[str, float] = field(default_factory=dict)
     """Operations of a warp (a quarter of the warpgroup's) in `wgmma`, likewise."""
-    sfu: float = 0.0
-    """ex2, lg2, rcp, sqrt, rsqrt, sin, cos, tanh and float division, of any precision."""
     int_ops: float = 0.0
     """Integer, logic, `setp`, `selp`, and conversions among integers. Conversions of bf16 to f32 are such (a
     shift in machine code)."""
-    convert: float = 0.0
-    """Other conversions from or to a float type."""
-    pack: float = 0.0
-    """Part of `convert`: to 16 bits or pairs of 8 bits (F2FP.PACK in machine code from sm_80 on)."""
     load_global: float = 0.0
     """Loads from global memory and through generic pointers."""
     store_global: float = 0.0
@@ -87,9 +98,6 @@ class InstructionCounts:
     local_accesses: float = 0.0
     """Loads and stores of local memory in the PTX. Spills are in `Resources`."""
     barrier: float = 0.0
-    shuffle: float = 0.0
-    branch: float = 0.0
-    other: float = 0.0
     async_groups: float = 0.0
     """Groups of asynchronous copies that are committed."""
     async_waits: float = 0.0
@@ -104,8 +112,6 @@ class InstructionCounts:
     bytes_load_shared: float = 0.0
     bytes_store_shared: float = 0.0
     bytes_local: float = 0.0
-    group_products: float = 0.0
-    """Products of a warpgroup (`wgmma`); `tensor` includes them."""
     bytes_group: float = 0.0
     """Bytes of shared memory that `wgmma` reads for a warp: a quarter of the warpgroup's."""
     group_waits: float = 0.0

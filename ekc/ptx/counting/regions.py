@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ekc.ptx.cfg import RegisterAccess, solve_liveness
 from ekc.ptx.counting.branch_slice import SliceStep
 from ekc.ptx.counting.loops import ControlFlowGraph, NaturalLoop
+from ekc.tables import group_pairs
 
 Steps = Mapping[int, Sequence[SliceStep]]
 """Block -> the instructions on which branches depend."""
@@ -99,10 +100,7 @@ class _TripSlice:
     ) -> None:
         self._graph, self._steps, self._header = graph, steps, header
         self._items, self._children = items, children
-        self._writers: dict[str, list[SliceStep]] = {}
-        for number in self._list_blocks(items):
-            for step in steps[number]:
-                self._writers.setdefault(step.target, []).append(step)
+        self._writers = group_pairs((s.target, s) for n in self._list_blocks(items) for s in steps[n])
         self.shortcuts: dict[int, int] = {}
 
     def find_needed(self, carried: Iterable[str]) -> set[str]:

@@ -110,8 +110,7 @@ class ClockSearch:
         self._failed: set[int] = set()
         for (n, k), number in self._numbers.items():
             self._timed.add((n, k, default))
-            for reading in self.layers[n].kernels[k].readings:
-                self._readings.append(replace(reading, kernel=number))
+            self._readings += [replace(r, kernel=number) for r in self.layers[n].kernels[k].readings]
 
     def run(self) -> None:
         """Time the kernels at the anchor clocks, then meter where the plan could change."""

@@ -17,6 +17,7 @@ from ekc.errors import RecordError
 from ekc.search.data.result import REJECTED_VERDICTS
 from ekc.search.database.database import RecordStore
 from ekc.search.database.rows import RecordKind, RecordRow, StoredGroup
+from ekc.tables import group_pairs
 
 ValueT = TypeVar("ValueT")
 
@@ -59,10 +60,7 @@ class MeasuredFigures:
 
 def group_by_schedule(rows: Iterable[RecordRow]) -> dict[str, list[RecordRow]]:
     """Group rows by the digest of their schedule."""
-    grouped: dict[str, list[RecordRow]] = {}
-    for row in rows:
-        grouped.setdefault(row.key.schedule_digest, []).append(row)
-    return grouped
+    return group_pairs((row.key.schedule_digest, row) for row in rows)
 
 
 class Outcome(NamedTuple, Generic[ValueT]):

@@ -151,8 +151,7 @@ def find_schedule(
     if word not in ("best", "fastest"):
         with RecordStore(records, create=False) as store:
             numbers = store.find_digests(word)
-            digest = _match_digest(word, numbers, records)
-            return require_schedule(store.read_row(numbers[digest]))
+            return require_schedule(store.read_row(numbers[_match_digest(word, numbers, records)]))
     op = op or _find_only_operator(word, records, device, any_toolchain)
     best, fastest = load_winners(op, records, device, rule, any_toolchain)
     return (best if word == "best" else fastest).schedule

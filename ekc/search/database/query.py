@@ -226,9 +226,8 @@ def _find_finalists(
     found, finals, fastest_s = list[IndexedFigures](), False, math.inf
     for one in combine_indexed_rows(store, group):
         latency_s = one.latency_s
-        if not one.ok or latency_s is None or one.power_w is None or one.is_finalist < finals:
-            continue
-        if one.digest in left_out:
+        is_lesser = one.is_finalist < finals or one.digest in left_out
+        if is_lesser or not one.ok or latency_s is None or one.power_w is None:
             continue
         if one.is_finalist > finals:
             found, finals, fastest_s = [], True, math.inf

@@ -20,6 +20,7 @@ from ekc.devices.measurement_json import metering_from_json, timing_from_json
 from ekc.errors import InvalidInput, RecordError
 from ekc.file_limits import parse_json
 from ekc.search.database.conditions import RecordConditions
+from ekc.tables import group_pairs
 from ekc.version import __version__
 
 RecordKind = Literal["timing", "metering", "failure", "check"]
@@ -209,10 +210,7 @@ def _make_sort_key(row: StoredValues) -> tuple[object, ...]:
 
 def group_rows(rows: Iterable[RecordRow]) -> dict[tuple[str, RecordConditions], list[RecordRow]]:
     """Group rows by the JSON text of their operator and their conditions, in the order of the first row."""
-    found: dict[tuple[str, RecordConditions], list[RecordRow]] = {}
-    for row in rows:
-        found.setdefault((row.key.operator, row.key.conditions), []).append(row)
-    return found
+    return group_pairs(((row.key.operator, row.key.conditions), row) for row in rows)
 
 
 def to_canonical_json(value: object) -> str:

@@ -212,8 +212,7 @@ class StructureBuilder:
         `vector`: elements that one store writes; None adds a decision for them.
         """
         if vector is None:
-            written = self.chain[-1].output.name
-            vector = self.add_vector_width("vector", written)
+            vector = self.add_vector_width("vector", self.chain[-1].output.name)
         self.steps.append(CacheWrite(self.compute.output.name, "register", vector))
         self.steps += [ComputeInline(compute.output.name) for compute in self.chain[:-1]]
 

@@ -315,8 +315,7 @@ def _build_over_lanes(
     b.order_and_bind((lane, *column_lanes))
     b.cache_results()
     for tensor in registers:
-        width = b.add_vector_width("move", tensor)
-        b.steps.append(CacheRead(tensor, "register", outer, width))
+        b.steps.append(CacheRead(tensor, "register", outer, b.add_vector_width("move", tensor)))
     if not registers:
         b.steps.append(Unroll(vector))
     b.steps.append(Unroll(outer, b.add_choice("unroll", TILING.unroll_factors)))

@@ -234,8 +234,7 @@ def _build_mma_structure(
         vector = b.add_copy_width(load.tensor, order, is_async)
         pad, swizzle = _add_bank_decision(b, load.tensor)
         b.steps.append(CacheRead(load.tensor, "shared", k[0], vector, order, pad, swizzle))
-    for load in (roles.a, roles.b):
-        b.steps.append(CacheRead(f"{load.tensor}.shared", "fragment", k[1]))
+    b.steps += [CacheRead(f"{load.tensor}.shared", "fragment", k[1]) for load in (roles.a, roles.b)]
     choice = ("depth", TILING.pipeline_depths) if is_async else ("stages", TILING.buffer_counts)
     b.steps.append(Pipeline(k[0], b.add_choice(*choice), "async" if is_async else "register"))
     b.steps.append(Unroll(k[1], b.add_choice("unroll", TILING.unroll_factors)))

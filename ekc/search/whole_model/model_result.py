@@ -389,8 +389,7 @@ def _format_saving(energy_j: float, other_j: float) -> str:
 
 def _describe_launches(data: ModelResult) -> str:
     """Describe how the sums are made."""
-    launches = sum(total.launches for total in data.totals)
-    kernels = count_nouns(launches, "kernel")
+    kernels = count_nouns(sum(total.launches for total in data.totals), "kernel")
     return f"{kernels} in sum; latency and energy are the sum over the calls, launches included"
 
 

@@ -106,8 +106,7 @@ class LayerRun:
         with self._keep_failure():
             self.run.measure_baseline()
             self.stopping.note_start()
-            planned = self._plan(compute_round_size(1, 0, mean_share))
-            self._measure(planned)
+            self._measure(self._plan(compute_round_size(1, 0, mean_share)))
         self._warm_up_count = self.trial_count
 
     def run_round(self, most_trials: int, expected_passes: float | None = None) -> str:
