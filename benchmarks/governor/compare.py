@@ -14,7 +14,6 @@ recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,21 +35,8 @@ DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """One job under one governor; savings and slowdowns are shares of the default's joules and seconds."""
-
-    job: str
-    kind: str
-    saving: float
-    slowdown: float
-    oracle_saving: float
-    converged_s: float = float("nan")
-    search_j: float = 0.0
-    false_shifts: int = 0
-    missed_shifts: int = 0
-    true_shifts: int = 0
-    regret_by_cause: dict[str, float] | None = None
+JobResult = dict[str, Any]
+"""One job under one governor; savings and slowdowns are shares of the default's joules and seconds."""
 
 
 class EventRecorder:
@@ -116,45 +102,45 @@ def judge_job(
     run_governor(run, model, recorder)
     choices = [event for event, _ in recorder.events if isinstance(event, Chosen)]
     false, missed = recorder.count_shifts(job.count_regimes()) if name in OURS else (0, 0)
-    return JobResult(
-        job=job.name,
-        kind=job.kind,
-        saving=1 - run.true_j / bill[0],
-        slowdown=run.now() / bill[1] - 1,
-        oracle_saving=best.saving,
-        converged_s=choices[0].at_s if choices else float("nan"),
-        search_j=sum(event.search_j for event in choices),
-        false_shifts=false,
-        missed_shifts=missed,
-        true_shifts=job.count_regimes() - 1,
-        regret_by_cause=regret.compute_shares() if regret else None,
-    )
+    return {
+        "job": job.name,
+        "kind": job.kind,
+        "saving": 1 - run.true_j / bill[0],
+        "slowdown": run.now() / bill[1] - 1,
+        "oracle_saving": best.saving,
+        "converged_s": choices[0].at_s if choices else float("nan"),
+        "search_j": sum(event.search_j for event in choices),
+        "false_shifts": false,
+        "missed_shifts": missed,
+        "true_shifts": job.count_regimes() - 1,
+        "regret_by_cause": regret.compute_shares() if regret else None,
+    }
 
 
 def summarise(name: str, results: list[JobResult]) -> dict[str, Any]:
     """The row of one governor: means and totals over jobs."""
-    saving = float(np.mean([x.saving for x in results]))
-    share = saving / float(np.mean([x.oracle_saving for x in results]))
-    slow = [x.slowdown for x in results]
+    saving = float(np.mean([x["saving"] for x in results]))
+    share = saving / float(np.mean([x["oracle_saving"] for x in results]))
+    slow = [x["slowdown"] for x in results]
     row: dict[str, Any] = {
         "governor": name,
         "jobs": len(results),
         "mean_saving": saving,
         "share_of_oracle": share,
-        "regret": float(np.mean([x.oracle_saving - x.saving for x in results])),
+        "regret": float(np.mean([x["oracle_saving"] - x["saving"] for x in results])),
         "mean_slowdown": float(np.mean(slow)),
         "worst_slowdown": max(slow),
         "beyond_7_percent": sum(s > BARS["worst_slowdown"] for s in slow),
     }
     if name not in OURS:
         return row
-    causes = [x.regret_by_cause or {} for x in results]
+    causes = [x["regret_by_cause"] or {} for x in results]
     return row | {
-        "converged_s": float(np.nanmedian([x.converged_s for x in results])),
-        "search_j": float(np.mean([x.search_j for x in results])),
-        "true_shifts": sum(x.true_shifts for x in results),
-        "false_shifts": sum(x.false_shifts for x in results),
-        "missed_shifts": sum(x.missed_shifts for x in results),
+        "converged_s": float(np.nanmedian([x["converged_s"] for x in results])),
+        "search_j": float(np.mean([x["search_j"] for x in results])),
+        "true_shifts": sum(x["true_shifts"] for x in results),
+        "false_shifts": sum(x["false_shifts"] for x in results),
+        "missed_shifts": sum(x["missed_shifts"] for x in results),
         "regret_by_cause": {c: float(np.mean([one.get(c, 0.0) for one in causes])) for c in CAUSES},
     }
 
@@ -200,7 +186,7 @@ def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
     """The table of job kinds: share of the oracle's saving, and mean slowdown."""
     lines = []
     for name, results in results_by_name.items():
-        rows = {kind: summarise(name, [x for x in results if x.kind == kind]) for kind in JOB_KINDS}
+        rows = {kind: summarise(name, [x for x in results if x["kind"] == kind]) for kind in JOB_KINDS}
         cells = {k: f"{x['share_of_oracle']:.1%} ({x['mean_slowdown']:.1%})" for k, x in rows.items()}
         lines.append({"governor": name} | cells)
     kinds = (Column(kind, kind) for kind in JOB_KINDS)
@@ -250,7 +236,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         "simulated": True,
         "lines": rows,
         "oracle": oracle,
-        "jobs": {name: [asdict(result) for result in results[name]] for name in names},
+        "jobs": results,
     }
 
 
@@ -259,6 +245,3 @@ OPTIONS = {
     "--only": {"default": ",".join(GOVERNORS).replace(", ", "; "), "help": "governors, by comma"},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS, seed=100)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -258,6 +258,3 @@ OPTIONS = {
 main = make_main(
     __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, options=OPTIONS
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import Column, format_lines, make_parser
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.gpu.__main__ import PARTS
 from benchmarks.gpu.folder import ROWS
 from benchmarks.gpu.prices import VirtualClock
@@ -169,10 +169,6 @@ OPTIONS = {
         "default": 2,
         "help": "of each call; default: 2",
     },
-    "--seed": {
-        "type": int,
-        "default": 0,
-    },
     "--dry-run": {
         "action": "store_true",
         "help": "small operators",
@@ -185,10 +181,8 @@ OPTIONS = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def measure(given: Arguments) -> dict[str, Any]:
     """Play the visit, and print the table."""
-    parser = make_parser(__doc__, OPTIONS)
-    given = parser.parse_args(words)
     options = ["--dry-run"] if given.dry_run else ["--device", given.device]
     visit = Rehearsal(given.out, given.kills, given.seed, options)
     played = []
@@ -198,14 +192,12 @@ def main(words: Sequence[str] | None = None) -> int:
         played.append(visit.play(part, PARTS[part].MINUTES))
         print(f"{part}: {played[-1]['device_s']:.0f} s", file=sys.stderr, flush=True)
     faults = [*visit.faults, *visit.list_repeated_rows()]
-    title = "rehearsal: device seconds by the prices of an H100"
-    print(format_lines(COLUMNS, played, title))
+    print(format_lines(COLUMNS, played, "rehearsal: device seconds by the prices of an H100"))
     used = sum(call["device_s"] for call in played) / 60
     print(f"{used:.1f} of {VISIT_MINUTES:g} minutes; {len(faults)} faults")
     for fault in faults:
         print(f"  {fault}")
-    return int(bool(faults) or used > VISIT_MINUTES)
+    return {"lines": played, "faults": faults, "pass": not faults and used <= VISIT_MINUTES}
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = make_main(__doc__, measure, {"minutes": VISIT_MINUTES, "faults": 0}, options=OPTIONS)

@@ -186,6 +186,3 @@ OPTIONS = {
     "--records": {"type": Path, "default": Path("build/scheduler")},
 }
 main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

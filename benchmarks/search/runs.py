@@ -8,7 +8,6 @@ is executed with either: neither changes which kernel is the best.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -276,7 +275,6 @@ class Place:
             "recording_s": recording_s,
             "measuring_s": measuring_s,
             "wall_s": time.monotonic() - wall_start - recording_s,
-            "course": _digest_trials(result.trials),
         }
 
     def _get_space(self, variant: Variant) -> tuple[Space, float]:
@@ -289,12 +287,6 @@ class Place:
         if not variant.needs_own_space:
             self._space = space
         return space, time.process_time() - start
-
-
-def _digest_trials(trials: Any) -> str:
-    """Digest of the schedules tried, in order, and of their latencies."""
-    text = json.dumps([(t.schedule.digest, t.latency_s) for t in trials])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_lines(folder: Path) -> list[Line]:

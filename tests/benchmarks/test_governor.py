@@ -71,8 +71,10 @@ def test_regret_of_one_job_is_split_by_cause() -> None:
     oracle = choose_oracle_clocks(job, Policy())
     result = judge_job(job, oracle, measure_default(job), "ekc govern", cast(BoostedModel, None))
     row = summarise("ekc govern", [result])
-    assert row["regret"] == pytest.approx(oracle.saving - result.saving)
-    assert sum(result.regret_by_cause.values()) == pytest.approx(oracle.saving - result.saving, abs=1e-3)
+    assert row["regret"] == pytest.approx(oracle.saving - result["saving"])
+    assert sum(result["regret_by_cause"].values()) == pytest.approx(
+        oracle.saving - result["saving"], abs=1e-3
+    )
     assert "watching" in format_causes([row], oracle.saving)
 
 
