@@ -40,7 +40,7 @@ from benchmarks.governor.traces import (
     make_aperiodic_trace,
     make_periodic_trace,
 )
-from benchmarks.gpu.trace_file import read_traces
+from benchmarks.gpu.traces import read_traces
 from ekc.errors import InvalidInput
 from ekc.governor import Period, detect_period
 from ekc.governor.samples import Values
