@@ -1,10 +1,10 @@
 """Sensor traces of small training loops, 20 samples a second, with the true starts of their steps.
 
 The file is gzip of one JSON object: `format` and `version`; `device`, `simulated`, `created`; `traces`, a
-list of objects: `name`, `step_s` (when each step began, on the clock of `time_s`), `sensor_s` (each power reading is a mean over so many seconds),
-`reached_hz` (readings a second: fewer than asked for where they cost too much), `power_limit_w`, and by
-sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent), `clock_mhz`. Values that a card does
-not report are NaN.
+list of objects: `name`, `step_s` (when each step began, on the clock of `time_s`), `sensor_s` (each power
+reading is a mean over so many seconds), `reached_hz` (readings a second: fewer than asked for where they cost
+too much), `power_limit_w`, and by sample `time_s`, `power_w`, `sm_util`, `memory_util` (percent),
+`clock_mhz`. Values that a card does not report are NaN.
 """
 
 from __future__ import annotations
