@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Arguments, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
-from benchmarks.governor.replay import Sweep, read_perseus, read_zeus, search_sweep
+from benchmarks.governor.replay import Sweep, read_recordings, search_sweep
 from ekc.governor.accounting import Accounted, StaticLimit, compute_true_static
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Event
@@ -36,8 +36,15 @@ from ekc.governor.simulation.simulated_run import (
     compute_costs,
 )
 
-HEAD = (
-    f"{'':26s} {'jobs':>5s} {'true':>7s} {'error':>7s} {'bias':>7s} {'+-':>6s} {'covered':>8s} {'regret':>7s}"
+COLUMNS = (
+    Column("", "name"),
+    Column("jobs", "jobs"),
+    Column("true", "true", ".1%"),
+    Column("error", "error", ".2%"),
+    Column("bias", "bias", "+.2%"),
+    Column("+-", "half_width", ".1%"),
+    Column("covered", "covered", ".1%"),
+    Column("regret", "regret", ".2%"),
 )
 
 
@@ -97,42 +104,42 @@ def judge_sweep(sweep: Sweep, policy: Policy, group: str) -> Estimate | None:
     return Estimate(group, float(saving[found]), float(curve.saving[found]), half_width, regret)
 
 
-def format_row(name: str, estimates: Sequence[Estimate]) -> str:
+def make_row(name: str, estimates: Sequence[Estimate]) -> dict[str, Any]:
     """Mean saving, rms error, bias, mean half width, coverage and mean regret of some jobs."""
+    row = {"name": name, "jobs": len(estimates)}
     if not estimates:
-        return f"{name:26s} {0:5d}"
+        return row
     true, error, width, regret = np.array(
         [(x.true, x.estimate - x.true, x.half_width, x.regret) for x in estimates]
     ).T
-    covered = float(np.mean([x.is_covered for x in estimates]))
-    row = f"{name:26s} {len(estimates):5d} {true.mean():7.1%} {np.sqrt(np.mean(error**2)):7.2%}"
-    row += f" {error.mean():+7.2%} {width.mean():6.1%} {covered:8.1%}"
-    return row + ("" if np.isnan(regret).all() else f" {np.nanmean(regret):7.2%}")
+    return row | {
+        "true": true.mean(),
+        "error": np.sqrt(np.mean(error**2)),
+        "bias": error.mean(),
+        "half_width": width.mean(),
+        "covered": np.mean([x.is_covered for x in estimates]),
+        "regret": None if np.isnan(regret).all() else np.nanmean(regret),
+    }
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the tables."""
     results = [judge_job(job) for job in sample_jobs(arguments.seed, arguments.seeds, arguments.seconds)]
     net, static = [x for x, _ in results], [x for _, x in results if x is not None]
+    rows = [make_row(f"net, {kind}", [x for x in net if x.group == kind]) for kind in JOB_KINDS]
+    rows += [make_row("net, all", net), make_row("best static limit, all", static)]
     print(f"simulated jobs of {arguments.seconds:.0f} s, 95 % intervals; error: root of the mean square")
-    print(HEAD)
-    for kind in JOB_KINDS:
-        print(format_row(f"net, {kind}", [x for x in net if x.group == kind]))
-    print(format_row("net, all", net))
-    print(format_row("best static limit, all", static))
-    recorded: list[Estimate] = []
+    print(format_lines(COLUMNS, rows))
     if arguments.data is not None:
-        groups = {
-            f"Zeus caps, {board}": read_zeus(arguments.data, board.lower()) for board in ("V100", "A40")
+        recorded = {
+            name: [x for sweep in sweeps if (x := judge_sweep(sweep, Policy(), name)) is not None]
+            for name, sweeps in read_recordings(arguments.data).items()
+            if sweeps[0].is_limited()
         }
-        groups["Perseus clocks, A100"] = read_perseus(arguments.data)
-        print("best static limit on recordings of real GPUs")
-        for name, sweeps in groups.items():
-            found = [judge_sweep(sweep, Policy(), name) for sweep in sweeps if sweep.is_limited()]
-            rows = [x for x in found if x is not None]
-            print(format_row(name, rows))
-            recorded += rows
-    return {"net": [asdict(x) for x in net], "static": [asdict(x) for x in (*static, *recorded)]}
+        title = "best static limit on recordings of real GPUs"
+        print(format_lines(COLUMNS, [make_row(name, found) for name, found in recorded.items()], title))
+        static += [x for found in recorded.values() for x in found]
+    return {"net": [asdict(x) for x in net], "static": [asdict(x) for x in static]}
 
 
 OPTIONS = {
@@ -140,6 +147,3 @@ OPTIONS = {
     "--data": {"type": Path, "help": "folder with the recordings"},
 }
 main = make_main(__doc__, measure, options=OPTIONS, seed=3000)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

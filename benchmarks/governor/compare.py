@@ -14,12 +14,11 @@ recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Arguments, Option, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, Option, format_lines, make_main
 from benchmarks.governor.baselines import run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import GpoeoRule
 from benchmarks.governor.counted_run import CountedRun
@@ -36,21 +35,8 @@ DEVICES = ("rtx3090", "h200")
 BARS = {"share_of_oracle": 0.9, "mean_slowdown": 0.05, "worst_slowdown": 0.07}
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """One job under one governor; savings and slowdowns are shares of the default's joules and seconds."""
-
-    job: str
-    kind: str
-    saving: float
-    slowdown: float
-    oracle_saving: float
-    converged_s: float = float("nan")
-    search_j: float = 0.0
-    false_shifts: int = 0
-    missed_shifts: int = 0
-    true_shifts: int = 0
-    regret_by_cause: dict[str, float] | None = None
+JobResult = dict[str, Any]
+"""One job under one governor; savings and slowdowns are shares of the default's joules and seconds."""
 
 
 class EventRecorder:
@@ -116,45 +102,47 @@ def judge_job(
     run_governor(run, model, recorder)
     choices = [event for event, _ in recorder.events if isinstance(event, Chosen)]
     false, missed = recorder.count_shifts(job.count_regimes()) if name in OURS else (0, 0)
-    return JobResult(
-        job=job.name,
-        kind=job.kind,
-        saving=1 - run.true_j / bill[0],
-        slowdown=run.now() / bill[1] - 1,
-        oracle_saving=best.saving,
-        converged_s=choices[0].at_s if choices else float("nan"),
-        search_j=sum(event.search_j for event in choices),
-        false_shifts=false,
-        missed_shifts=missed,
-        true_shifts=job.count_regimes() - 1,
-        regret_by_cause=regret.compute_shares() if regret else None,
-    )
+    return {
+        "job": job.name,
+        "kind": job.kind,
+        "saving": 1 - run.true_j / bill[0],
+        "slowdown": run.now() / bill[1] - 1,
+        "oracle_saving": best.saving,
+        "converged_s": choices[0].at_s if choices else float("nan"),
+        "search_j": sum(event.search_j for event in choices),
+        "false_shifts": false,
+        "missed_shifts": missed,
+        "true_shifts": job.count_regimes() - 1,
+        "regret_by_cause": regret.compute_shares() if regret else None,
+    }
 
 
 def summarise(name: str, results: list[JobResult]) -> dict[str, Any]:
     """The row of one governor: means and totals over jobs."""
-    saving = float(np.mean([x.saving for x in results]))
-    share = saving / float(np.mean([x.oracle_saving for x in results]))
-    slow = [x.slowdown for x in results]
+    saving = float(np.mean([x["saving"] for x in results]))
+    share = saving / float(np.mean([x["oracle_saving"] for x in results]))
+    slow = [x["slowdown"] for x in results]
     row: dict[str, Any] = {
         "governor": name,
         "jobs": len(results),
         "mean_saving": saving,
         "share_of_oracle": share,
-        "regret": float(np.mean([x.oracle_saving - x.saving for x in results])),
+        "regret": float(np.mean([x["oracle_saving"] - x["saving"] for x in results])),
         "mean_slowdown": float(np.mean(slow)),
         "worst_slowdown": max(slow),
         "beyond_7_percent": sum(s > BARS["worst_slowdown"] for s in slow),
     }
-    if name in OURS:
-        row["converged_s"] = float(np.nanmedian([x.converged_s for x in results]))
-        row["search_j"] = float(np.mean([x.search_j for x in results]))
-        row["true_shifts"] = sum(x.true_shifts for x in results)
-        row["false_shifts"] = sum(x.false_shifts for x in results)
-        row["missed_shifts"] = sum(x.missed_shifts for x in results)
-        causes = [x.regret_by_cause or {} for x in results]
-        row["regret_by_cause"] = {c: float(np.mean([one.get(c, 0.0) for one in causes])) for c in CAUSES}
-    return row
+    if name not in OURS:
+        return row
+    causes = [x["regret_by_cause"] or {} for x in results]
+    return row | {
+        "converged_s": float(np.nanmedian([x["converged_s"] for x in results])),
+        "search_j": float(np.mean([x["search_j"] for x in results])),
+        "true_shifts": sum(x["true_shifts"] for x in results),
+        "false_shifts": sum(x["false_shifts"] for x in results),
+        "missed_shifts": sum(x["missed_shifts"] for x in results),
+        "regret_by_cause": {c: float(np.mean([one.get(c, 0.0) for one in causes])) for c in CAUSES},
+    }
 
 
 def add_verdicts(rows: list[dict[str, Any]]) -> None:
@@ -171,44 +159,38 @@ def add_verdicts(rows: list[dict[str, Any]]) -> None:
             row["pass"] = keeps_slowdown and is_ahead and row["share_of_oracle"] >= BARS["share_of_oracle"]
 
 
-def format_table(rows: list[dict[str, Any]], oracle_saving: float, oracle_slowdown: float) -> str:
-    """The table of governors."""
-    head = f"{'governor':24s} {'saved':>7s} {'of best':>8s} {'slower':>7s} {'worst':>8s} {'>7 %':>5s}"
-    head += f" {'settled':>8s} {'search':>8s} {'shifts: true/false/missed':>26s}"
-    out = [head, f"{'oracle':24s} {oracle_saving:7.1%} {1:8.1%} {oracle_slowdown:7.1%}"]
-    for r in rows:
-        line = f"{r['governor']:24s} {r['mean_saving']:7.1%} {r['share_of_oracle']:8.1%}"
-        line += f" {r['mean_slowdown']:7.1%} {r['worst_slowdown']:8.1%} {r['beyond_7_percent']:5d}"
-        if "converged_s" in r:
-            shifts = f"{r['true_shifts']}/{r['false_shifts']}/{r['missed_shifts']}"
-            line += f" {r['converged_s']:6.0f} s {r['search_j']:6.0f} J {shifts:>26s}"
-        if "pass" in r:
-            line += f"  {format_verdict(r)}"
-        out.append(line)
-    return "\n".join(out)
+COLUMNS = (
+    Column("governor", "governor"),
+    Column("saved", "mean_saving", ".1%"),
+    Column("of best", "share_of_oracle", ".1%"),
+    Column("slower", "mean_slowdown", ".1%"),
+    Column("worst", "worst_slowdown", ".1%"),
+    Column(">7 %", "beyond_7_percent"),
+    Column("settled [s]", "converged_s", ".0f"),
+    Column("search [J]", "search_j", ".0f"),
+    Column("shifts", "true_shifts"),
+    Column("false", "false_shifts"),
+    Column("missed", "missed_shifts"),
+    Column("", "pass"),
+)
 
 
 def format_causes(rows: list[dict[str, Any]], oracle_saving: float) -> str:
     """The table of causes: regret as shares of the oracle's saving."""
-    out = [f"{'lost, of the oracle':24s} " + " ".join(f"{cause:>10s}" for cause in CAUSES)]
-    for row in rows:
-        if "regret_by_cause" in row:
-            cells = (f"{row['regret_by_cause'][cause] / oracle_saving:10.1%}" for cause in CAUSES)
-            out.append(f"{row['governor']:24s} " + " ".join(cells))
-    return "\n".join(out)
+    causes = (Column(cause, cause, ".1%", 1 / oracle_saving) for cause in CAUSES)
+    lines = [row | row["regret_by_cause"] for row in rows if "regret_by_cause" in row]
+    return format_lines((Column("lost, of the oracle", "governor"), *causes), lines)
 
 
 def format_kinds(results_by_name: dict[str, list[JobResult]]) -> str:
     """The table of job kinds: share of the oracle's saving, and mean slowdown."""
-    out = [f"{'of the oracle (slower)':24s} " + " ".join(f"{kind:>16s}" for kind in JOB_KINDS)]
+    lines = []
     for name, results in results_by_name.items():
-        cells = []
-        for kind in JOB_KINDS:
-            same = [x for x in results if x.kind == kind]
-            share = sum(x.saving for x in same) / sum(x.oracle_saving for x in same)
-            cells.append(f"{share:8.1%} ({np.mean([x.slowdown for x in same]):5.1%})")
-        out.append(f"{name:24s} " + " ".join(cells))
-    return "\n".join(out)
+        rows = {kind: summarise(name, [x for x in results if x["kind"] == kind]) for kind in JOB_KINDS}
+        cells = {k: f"{x['share_of_oracle']:.1%} ({x['mean_slowdown']:.1%})" for k, x in rows.items()}
+        lines.append({"governor": name} | cells)
+    kinds = (Column(kind, kind) for kind in JOB_KINDS)
+    return format_lines((Column("of the oracle (slower)", "governor"), *kinds), lines)
 
 
 def make_job_options(seeds: int) -> dict[str, Option]:
@@ -243,18 +225,18 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
     rows = [summarise(name, results[name]) for name in names]
     add_verdicts(rows)
-    saving, slowdown = (float(np.mean([getattr(b, n) for b in best])) for n in ("saving", "slowdown"))
+    oracle = {f"mean_{n}": float(np.mean([getattr(b, n) for b in best])) for n in ("saving", "slowdown")}
     first, last = arguments.seed, arguments.seed + arguments.seeds - 1
     print("everything below is simulated")
     print(f"{len(best)} jobs of {arguments.seconds:.0f} s, seeds {first} to {last}, on {', '.join(DEVICES)}")
-    print(format_table(rows, saving, slowdown))
-    print(format_causes(rows, saving))
+    print(format_lines(COLUMNS, [{"governor": "oracle", "share_of_oracle": 1.0} | oracle, *rows]))
+    print(format_causes(rows, oracle["mean_saving"]))
     print(format_kinds(results))
     return {
         "simulated": True,
         "lines": rows,
-        "oracle": {"mean_saving": saving, "mean_slowdown": slowdown},
-        "jobs": {name: [asdict(result) for result in results[name]] for name in names},
+        "oracle": oracle,
+        "jobs": results,
     }
 
 
@@ -263,6 +245,3 @@ OPTIONS = {
     "--only": {"default": ",".join(GOVERNORS).replace(", ", "; "), "help": "governors, by comma"},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS, seed=100)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import Arguments, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.kills import GUARD, list_children
 from tests.scripted.nvml.boards import ScriptedBoards
 
@@ -43,13 +43,14 @@ def measure_cost(instant: bool, seconds: float) -> dict[str, Any]:
             time.sleep(0.5)
         last = json.loads((boards.folder / "events").read_text().splitlines()[-1])
         points = sum("Measured" in line for line in (boards.folder / "events").read_text().splitlines())
-    governor, guard_share = last["core_share"], guard_s / seconds
+    both = last["core_share"] + guard_s / seconds
     return {
-        "governor": governor,
-        "guard": guard_share,
+        "governor": last["core_share"],
+        "guard": guard_s / seconds,
+        "both": both,
         "measured": points,
         "bar": {"share": BAR},
-        "pass": governor + guard_share <= BAR,
+        "pass": both <= BAR,
     }
 
 
@@ -66,24 +67,23 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Measure both kinds of cards and print the table."""
     print(platform.platform(terse=True))
     print(f"scripted NVML, a job of {arguments.seconds:g} s; bar: {BAR:.0%} of one core for both\n")
-    print(f"{'card':26}{'governor':>10}{'guard':>9}{'both':>9}{'measured':>10}")
     with ThreadPoolExecutor() as pool:
         # At the same time: processor time is billed to each process, and nearly all of the time they sleep.
         figures = pool.map(lambda instant: measure_cost(instant, arguments.seconds), CARDS.values())
     rows = [{"card": name} | shares for name, shares in zip(CARDS, figures, strict=True)]
-    for row in rows:
-        both = row["governor"] + row["guard"]
-        print(
-            f"{row['card']:26}{row['governor']:10.2%}{row['guard']:9.2%}{both:9.2%}{row['measured']:10}"
-            f"  {format_verdict(row)}"
-        )
+    print(format_lines(COLUMNS, rows))
     return {"lines": rows}
 
 
+COLUMNS = (
+    Column("card", "card"),
+    Column("governor", "governor", ".2%"),
+    Column("guard", "guard", ".2%"),
+    Column("both", "both", ".2%"),
+    Column("measured", "measured"),
+    Column("", "pass"),
+)
 OPTIONS = {
     "--seconds": {"type": float, "default": 180.0},
 }
 main = make_main(__doc__, measure, {"share": BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

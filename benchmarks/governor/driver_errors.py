@@ -47,7 +47,7 @@ from typing import Any
 
 import pynvml
 
-from benchmarks.common.script import Arguments, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.kills import has_set_clock
 from tests.scripted.nvml.boards import ROOT, ScriptedBoards
 
@@ -198,37 +198,40 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     with ThreadPoolExecutor(arguments.parallel) as pool:
         quick = [arguments.quick] * arguments.jobs
         cases = list(pool.map(run_job, kinds, errors, seeds, quick))
-    print(f"scripted NVML, {arguments.jobs} jobs, seed {arguments.seed}\n")
-    print(f"{'kind':22}{'jobs':>5}{'back':>6}{'by --restore':>14}{'status':>8}{'output':>8}{'governed':>10}")
-    lines = [_report_kind(kind, [x for x in cases if x.kind == kind]) for kind in dict.fromkeys(kinds)]
+    lines = [_judge_kind(kind, [x for x in cases if x.kind == kind]) for kind in dict.fromkeys(kinds)]
+    print(format_lines(COLUMNS, lines, f"scripted NVML, {arguments.jobs} jobs, seed {arguments.seed}\n"))
     for case in cases:
         if not case.is_right:
             print(f"\nwrong: {case.kind}, {case.error}, {asdict(case)}\n{case.text}")
     return {"lines": lines}
 
 
-def _report_kind(kind: str, cases: list[Case]) -> dict[str, Any]:
-    counts = {
+def _judge_kind(kind: str, cases: list[Case]) -> dict[str, Any]:
+    return {
+        "kind": kind,
         "jobs": len(cases),
         "back": sum(x.back_s < float("inf") for x in cases),
         "by_restore": sum(x.by_restore for x in cases),
         "status": sum(x.status_right for x in cases),
         "output": sum(x.output_right for x in cases),
         "governed": sum(x.is_governed for x in cases),
+        "pass": all(x.is_right for x in cases),
     }
-    is_right = all(x.is_right for x in cases)
-    widths = (5, 6, 14, 8, 8, 10)
-    row = "".join(f"{n:{width}}" for n, width in zip(counts.values(), widths, strict=True))
-    print(f"{kind:22}{row}  {'pass' if is_right else 'FAIL'}")
-    return {"kind": kind, **counts, "pass": is_right}
 
 
+COLUMNS = (
+    Column("kind", "kind"),
+    Column("jobs", "jobs"),
+    Column("back", "back"),
+    Column("by --restore", "by_restore"),
+    Column("status", "status"),
+    Column("output", "output"),
+    Column("governed", "governed"),
+    Column("", "pass"),
+)
 OPTIONS = {
     "--jobs": {"type": int, "default": 100},
     "--parallel": {"type": int, "default": 20, "help": "jobs at a time, default %(default)s"},
     "--quick": {"action": "store_true", "help": "jobs of some seconds"},
 }
 main = make_main(__doc__, measure, {"back_s": BACK_S, "back_of_guard_s": GUARD_S}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

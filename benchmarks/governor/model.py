@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Arguments, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.job_meter import make_reading
 from ekc.governor.progress_rate import ProgressSource
@@ -243,21 +243,23 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     cards = (arguments.card,) if arguments.card else CARDS
     rows = [row for card in cards for row in judge_card(card, arguments.seeds)]
     add_verdicts(rows)
-    print("simulated jobs on simulated cards")
-    print(f"{'card':8s} {'from':21s} {'jobs':>4s} {'time':>6s} {'p90':>6s} {'energy':>7s} {'p90':>6s}")
-    for r in rows:
-        print(
-            f"{r['card']:8s} {r['from']:21s} {r['jobs']:4d} {r['time_median']:6.1%} {r['time_p90']:6.1%}"
-            f" {r['energy_median']:7.1%} {r['energy_p90']:6.1%}  {format_verdict(r)}"
-        )
+    print(format_lines(COLUMNS, rows, "simulated jobs on simulated cards", label_count=2))
     return {"simulated": True, "lines": rows}
 
 
+COLUMNS = (
+    Column("card", "card"),
+    Column("from", "from"),
+    Column("jobs", "jobs"),
+    *(
+        Column(header, f"{target}_{figure}", ".1%")
+        for target in TARGETS
+        for header, figure in ((target, "median"), ("p90", "p90"))
+    ),
+    Column("", "pass"),
+)
 OPTIONS = {
     "--seeds": {"type": int, "default": len(TRAINING_SEEDS), "help": "training jobs of each kind"},
     "--card": {"choices": CARDS, "help": "only this card"},
 }
 main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

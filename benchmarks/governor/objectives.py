@@ -14,12 +14,12 @@ clock is a fifth too low. There is no bar.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import Arguments, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.compare import make_job_options, measure_default, sample_jobs
 from ekc.governor.accounting import compute_true_static
 from ekc.governor.event_records import Chosen, Event
@@ -34,17 +34,8 @@ DEADLINE_SHARE = 1.08
 WRONG_CLOCK = 0.8
 
 
-@dataclass
-class Outcome:
-    """One job under one objective; shares of the default's seconds and joules."""
-
-    group: str
-    beyond: float
-    """Beyond the cap or the deadline, as a share of it."""
-    slowdown: float
-    saving: float
-    best_slowdown: float
-    best_saving: float
+Outcome = dict[str, Any]
+"""A run of one job; shares of the default's seconds and joules."""
 
 
 class ChoiceRecorder:
@@ -64,9 +55,14 @@ class ChoiceRecorder:
         joules, seconds = self.chosen or (0.0, 0.0)
         return (self.run.true_j - joules) / (self.run.now() - seconds)
 
+    def compare(self, bill: tuple[float, float]) -> dict[str, float]:
+        """Slowdown and saving against the joules and seconds at the default."""
+        return {"slowdown": self.run.now() / bill[1] - 1, "saving": 1 - self.run.true_j / bill[0]}
+
 
 def run_objective(job: SimulatedJob, group: str, policy: Policy, bill: tuple[float, float]) -> Outcome:
-    """Govern one job; `bill`: joules and seconds at the default."""
+    """Govern one job; `bill`: joules and seconds at the default. "beyond" is a share of the cap or of the
+    deadline."""
     run = SimulatedRun(job, has_hooks=policy.steps_total is not None)
     recorder = ChoiceRecorder(run)
     govern(run, run, policy, recorder)
@@ -75,7 +71,8 @@ def run_objective(job: SimulatedJob, group: str, policy: Policy, bill: tuple[flo
     else:
         beyond = recorder.compute_watts() / (policy.power_cap_w or 1.0) - 1
     _, saving, slowdown = compute_true_static(job, policy)
-    return Outcome(group, beyond, run.now() / bill[1] - 1, 1 - run.true_j / bill[0], slowdown, saving)
+    facts = {"group": group, "beyond": beyond, "best_slowdown": slowdown, "best_saving": saving}
+    return facts | recorder.compare(bill)
 
 
 def run_objectives(job: SimulatedJob) -> list[Outcome]:
@@ -92,33 +89,19 @@ def run_objectives(job: SimulatedJob) -> list[Outcome]:
     ]
 
 
-@dataclass
-class SavedOutcome:
-    """A job without a saved choice, with its own, and with a wrong one."""
-
-    settled_s: tuple[float, ...]
-    """Seconds until the first choice, in each of the three runs."""
-    saving: tuple[float, ...]
-    slowdown: tuple[float, ...]
-    trusted: tuple[int, ...]
-    tried: tuple[int, ...]
-
-
-def run_saved(job: SimulatedJob) -> SavedOutcome:
-    """The three runs of one job."""
-    bill, kept = measure_default(job), list[SavedChoice]()
-    runs = [_run_with(job, 0, [], kept)]
-    own = list(kept)
-    runs += [_run_with(job, 1, own, []), _run_with(job, 2, [_spoil(job, x) for x in own], [])]
-    tried = [[x for x in r.events if isinstance(x, SavedChoiceTried)] for r in runs]
-    settled = [r.chosen[1] if r.chosen else float("nan") for r in runs]
-    return SavedOutcome(
-        tuple(settled),
-        tuple(1 - r.run.true_j / bill[0] for r in runs),
-        tuple(r.run.now() / bill[1] - 1 for r in runs),
-        tuple(sum(x.is_trusted for x in found) for found in tried),
-        tuple(map(len, tried)),
-    )
+def run_saved(job: SimulatedJob) -> list[Outcome]:
+    """The runs of one job: without a saved choice, with its own, and with a wrong one."""
+    bill, own = measure_default(job), list[SavedChoice]()
+    runs = {"without": _run_with(job, 0, [], own)}
+    runs["its own"] = _run_with(job, 1, own, [])
+    runs["clock a fifth too low"] = _run_with(job, 2, [_spoil(job, x) for x in own], [])
+    outcomes = []
+    for name, recorder in runs.items():
+        tried = [x.is_trusted for x in recorder.events if isinstance(x, SavedChoiceTried)]
+        settled_s = recorder.chosen[1] if recorder.chosen else float("nan")
+        facts = {"group": name, "settled_s": settled_s, "tried": len(tried), "trusted": sum(tried)}
+        outcomes.append(facts | recorder.compare(bill))
+    return outcomes
 
 
 def _run_with(
@@ -142,56 +125,59 @@ def _spoil(job: SimulatedJob, choice: SavedChoice) -> SavedChoice:
     return replace(choice, settings=Settings(sm_mhz=low, memory_mhz=choice.settings.memory_mhz))
 
 
-def format_outcomes(name: str, outcomes: Sequence[Outcome]) -> str:
-    """One row of the first table."""
-    beyond = np.array([x.beyond for x in outcomes])
-    slow, saved, best_slow, best = (
-        float(np.mean([getattr(x, n) for x in outcomes]))
-        for n in ("slowdown", "saving", "best_slowdown", "best_saving")
-    )
-    row = f"{name:30s} {len(outcomes):5d} {(beyond > 0).sum():7d} {beyond.max():+7.1%} {beyond.mean():+7.1%}"
-    return f"{row} {slow:7.1%} {best_slow:7.1%} {saved:7.1%} {best:7.1%}"
+OBJECTIVE_COLUMNS = (
+    Column("", "group"),
+    Column("jobs", "jobs"),
+    Column("beyond", "times_beyond"),
+    Column("worst", "worst_beyond", "+.1%"),
+    Column("mean", "beyond", "+.1%"),
+    Column("slower", "slowdown", ".1%"),
+    Column("best", "best_slowdown", ".1%"),
+    Column("saved", "saving", ".1%"),
+    Column("best", "best_saving", ".1%"),
+)
+SAVED_COLUMNS = (
+    Column("saved choice", "group"),
+    Column("settled after [s]: median", "median_settled_s", ".0f"),
+    Column("mean", "settled_s", ".0f"),
+    Column("tried", "tried_in_all"),
+    Column("kept", "trusted_in_all"),
+    Column("saved", "saving", ".1%"),
+    Column("slower", "slowdown", ".1%"),
+    Column("worst", "worst_slowdown", ".1%"),
+)
 
 
-def format_saved(outcomes: Sequence[SavedOutcome]) -> str:
-    """The second table: one row for each of the three runs."""
-    lines = [
-        f"{'saved choice':30s} {'settled after: median, mean':>28s} {'tried':>6s} {'kept':>5s} {'saved':>7s}"
-    ]
-    lines[0] += f" {'slower':>7s} {'worst':>7s}"
-    for place, name in enumerate(("without", "its own", "clock a fifth too low")):
-        settled = np.array([x.settled_s[place] for x in outcomes])
-        slow = np.array([x.slowdown[place] for x in outcomes])
-        counts = (sum(getattr(x, n)[place] for x in outcomes) for n in ("tried", "trusted"))
-        tried, kept = counts
-        saved = float(np.mean([x.saving[place] for x in outcomes]))
-        times = f"{np.nanmedian(settled):.0f} s, {np.nanmean(settled):.0f} s"
-        lines.append(
-            f"{name:30s} {times:>28s} {tried:6d} {kept:5d} {saved:7.1%} {slow.mean():7.1%} {slow.max():7.1%}"
-        )
-    return "\n".join(lines)
+def summarize(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """A line for each group: the mean of each figure, and the figures of the tables that are no means."""
+    lines = []
+    for group in dict.fromkeys(x["group"] for x in outcomes):
+        mine = [x for x in outcomes if x["group"] == group]
+        figures = {name: np.array([x[name] for x in mine]) for name in mine[0] if name != "group"}
+        line = {name: np.nanmean(values) for name, values in figures.items()}
+        line |= {"group": group, "jobs": len(mine), "worst_slowdown": figures["slowdown"].max()}
+        if "beyond" in figures:
+            beyond = figures["beyond"]
+            line |= {"times_beyond": int((beyond > 0).sum()), "worst_beyond": beyond.max()}
+        else:
+            line |= {f"{name}_in_all": int(figures[name].sum()) for name in ("tried", "trusted")}
+            line["median_settled_s"] = np.nanmedian(figures["settled_s"])
+        lines.append(line)
+    return lines
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Run all jobs and print the tables."""
     jobs = list(sample_jobs(arguments.seed, arguments.seeds, arguments.seconds))
     outcomes = [outcome for job in jobs for outcome in run_objectives(job)]
-    print("everything below is simulated")
-    print(
-        f"{'':30s} {'jobs':>5s} {'beyond':>7s} {'worst':>7s} {'mean':>7s} {'slower':>7s} {'best':>7s}"
-        f" {'saved':>7s} {'best':>7s}"
-    )
-    for name in sorted({x.group for x in outcomes}):
-        print(format_outcomes(name, [x for x in outcomes if x.group == name]))
-    saved = [run_saved(job) for job in jobs]
-    print(format_saved(saved))
-    return {"objectives": [vars(x) for x in outcomes], "saved": [vars(x) for x in saved]}
+    saved = [outcome for job in jobs for outcome in run_saved(job)]
+    outcomes.sort(key=lambda outcome: outcome["group"])
+    print(format_lines(OBJECTIVE_COLUMNS, summarize(outcomes), "everything below is simulated"))
+    print(format_lines(SAVED_COLUMNS, summarize(saved)))
+    return {"objectives": outcomes, "saved": saved}
 
 
 OPTIONS = {
     **make_job_options(2),
 }
 main = make_main(__doc__, measure, options=OPTIONS, seed=6000)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -40,11 +40,10 @@ from benchmarks.governor.traces import (
     make_aperiodic_trace,
     make_periodic_trace,
 )
-from benchmarks.gpu.trace_file import read_traces
+from benchmarks.gpu.traces import read_traces
 from ekc.errors import InvalidInput
 from ekc.governor import Period, detect_period
 from ekc.governor.samples import Values
-from ekc.tables import format_table
 
 DEVELOPED = {*range(100), *range(10_000, 10_040), *range(20_000, 20_040), *range(50_000, 50_040)}
 WINDOWS_S = (0.1, 1.0)
@@ -62,6 +61,7 @@ POINT_CASES = {(5, 6.0): 0.95, (2, 6.0): 0.88, (5, 20.0): 0.90, (2, 20.0): 0.85}
 MAX_POINT_ERROR = 0.02
 """Relative error up to which a period is found."""
 POINT_SEED_COUNT = 3
+VERDICTS = ("periodic", "multiple", "aperiodic", "too_short")
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,7 @@ def group_by_kind(found: Iterable[JudgedTrace]) -> dict[str, list[JudgedTrace]]:
 def make_verdict_row(name: str, found: list[JudgedTrace]) -> dict[str, Any]:
     """The row of one kind of traces without a period that could be found: shares of verdicts."""
     verdicts = [x.period.verdict for x in found]
-    shares = {
-        v: verdicts.count(v) / len(verdicts) for v in ("periodic", "multiple", "aperiodic", "too_short")
-    }
+    shares = {v: verdicts.count(v) / len(verdicts) for v in VERDICTS}
     return {"kind": name, "traces": len(found)} | shares
 
 
@@ -175,32 +173,35 @@ def run(options: Arguments) -> dict[str, Any]:
     }
 
 
+TRACE_COLUMNS = (
+    Column("trace", "kind"),
+    Column("traces", "traces"),
+    Column("median error", "median_error", ".1%"),
+    Column("off", "off", ".1%"),
+    Column("FFT: median error", "fft_median_error", ".1%"),
+    Column("off", "fft_off", ".1%"),
+    Column("", "pass"),
+)
+VERDICT_COLUMNS = (
+    Column("trace", "kind"),
+    Column("traces", "traces"),
+    *(Column(v.replace("_", " "), v, ".0%") for v in VERDICTS),
+    Column("", "pass"),
+)
+
+
 def format_figures(figures: dict[str, Any]) -> str:
     """The two tables of generated traces."""
-    total, bar, passes = figures["total"], BAR, figures["verdicts"]
-    head = ("trace", "traces", "median error", "off", "FFT: median error", "off", "")
-    lines = [head]
-    lines += [_format_line(x, "") for x in figures["rows"]]
-    verdict = "pass" if passes["median_error"] and passes["off"] else "FAIL"
-    verdict = verdict if passes["traces"] else "too few traces"
-    lines.append(_format_line(total, verdict))
-    bars = (f">= {bar['traces']}", f"{bar['median_error']:.1%}", f"{bar['off']:.0%}")
-    lines.append(("bar", *bars, "", "", ""))
-    lines += [_format_line(x, "") for x in figures["partial_rows"]]
-    rest = [("trace", "traces", "periodic", "multiple", "aperiodic", "too short", "")]
-    for x in figures["aperiodic_rows"] + figures["multiple_rows"]:
-        shares = (f"{x[v]:.0%}" for v in ("periodic", "multiple", "aperiodic", "too_short"))
-        rest.append((x["kind"], str(x["traces"]), *shares, ""))
-    share = f"{total['aperiodic_told']:.1%}"
-    verdict = "pass" if passes["aperiodic_told"] else "FAIL"
-    rest.append(("all aperiodic", str(total["aperiodic_traces"]), "", "", share, "", verdict))
-    rest.append(("bar", "", "", "", f">= {bar['aperiodic_told']:.0%}", "", ""))
-    return format_table(lines[0], [*lines[1:], *rest])
-
-
-def _format_line(x: dict[str, Any], verdict: str) -> tuple[str, ...]:
-    shares = (x["median_error"], x["off"], x["fft_median_error"], x["fft_off"])
-    return (x["kind"], str(x["traces"]), *(f"{share:.1%}" for share in shares), verdict)
+    total, passes = figures["total"], figures["verdicts"]
+    is_good = passes["median_error"] and passes["off"]
+    judged = total | {"pass": is_good if passes["traces"] else None}
+    told = {"kind": "all aperiodic", "traces": total["aperiodic_traces"], "pass": passes["aperiodic_told"]}
+    told["aperiodic"] = total["aperiodic_told"]
+    lines = [*figures["rows"], judged, *figures["partial_rows"]]
+    others = [*figures["aperiodic_rows"], *figures["multiple_rows"], told]
+    bars = f"bars over {BAR['traces']} traces: median error {BAR['median_error']:.1%}, {BAR['off']:.0%} off"
+    title = f"traces without a period that can be found; bar: {BAR['aperiodic_told']:.0%} aperiodic"
+    return "\n".join([format_lines(TRACE_COLUMNS, lines, bars), format_lines(VERDICT_COLUMNS, others, title)])
 
 
 def make_point_trace(level_count: int, noise_w: float, seed: int, number: int) -> tuple[Values, float]:
@@ -320,6 +321,3 @@ OPTIONS = {
     "--traces": {"type": Path, "help": "recorded traces as well"},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS, seed=30_000)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

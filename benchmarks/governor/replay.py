@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.recordings import read_table
-from benchmarks.common.script import Arguments, format_verdict, make_main
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.governor.baselines.gpoeo import BracketSearch
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule
 from ekc.governor.decision import LimitSearch, find_best
@@ -43,8 +43,22 @@ READING_S = 12.0
 MIN_ROWS = 5
 BEYOND = (0.055, 0.07)
 """Slowdowns beyond which choices are counted."""
-COLUMNS = {"jobs": 5, "noise": 6, "draws": 6, "read": 5, "of rows": 8, "saved": 7, "best": 7, "share": 7}
-COLUMNS |= {">5.5 %": 7, ">7 %": 7, "slower": 7, "worst": 7}
+COLUMNS = (
+    Column("recording", "recording"),
+    Column("jobs", "jobs"),
+    Column("noise", "noise", ".1%"),
+    Column("draws", "draws"),
+    Column("read", "readings", ".1f"),
+    Column("of rows", "rows", ".1f"),
+    Column("saved", "mean_saving", ".1%"),
+    Column("best", "best_saving", ".1%"),
+    Column("share", "share_of_best", ".1%"),
+    Column(">5.5 %", "beyond", lambda shares: f"{shares[0]:.2%}"),
+    Column(">7 %", "beyond", lambda shares: f"{shares[1]:.2%}"),
+    Column("slower", "mean_slowdown", ".1%"),
+    Column("worst", "worst_slowdown", ".1%"),
+    Column("", "pass"),
+)
 LIMITED = "all where a limit acts"
 SHARE_BARS = {0.0: 0.9, 0.005: 0.9, 0.015: 0.8}
 """Least share of the best saving, by noise."""
@@ -86,18 +100,9 @@ class Sweep:
         return JobReading(settings, 0.0, READING_S, watts, pace, 100.0, float("nan"), clock, error)
 
 
-@dataclass(frozen=True)
-class ReplayResult:
-    """The choice of a search on one sweep; slowdowns and savings are shares of the highest limit's row."""
-
-    name: str
-    readings: int
-    """Readings beside the first of the default."""
-    rows: int
-    slowdown: float
-    saving: float
-    best_slowdown: float
-    best_saving: float
+ReplayResult = dict[str, Any]
+"""The choice of a search on one sweep. Slowdowns and savings are shares of the highest limit's row; the first
+reading of the default is not counted in "readings"."""
 
 
 def search_sweep(
@@ -136,8 +141,16 @@ def make_result(sweep: Sweep, policy: Policy, chosen: int, readings: int) -> Rep
     slowdown, saving = sweep.compute_slowdown(), sweep.compute_saving()
     best = find_best(policy, slowdown, saving)
     places = [chosen, len(sweep.limit) - 1 if best is None else best]
-    figures = [float(x[place]) for place in places for x in (slowdown, saving)]
-    return ReplayResult(sweep.name, readings, len(sweep.limit), *figures)
+    slower, saved = ([float(x[place]) for place in places] for x in (slowdown, saving))
+    return {
+        "name": sweep.name,
+        "readings": readings,
+        "rows": len(sweep.limit),
+        "slowdown": slower[0],
+        "saving": saved[0],
+        "best_slowdown": slower[1],
+        "best_saving": saved[1],
+    }
 
 
 def read_zeus(folder: Path, board: str) -> list[Sweep]:
@@ -175,15 +188,15 @@ def make_sweep(name: str, control: ControlVariable, rows: list[tuple[float, ...]
 
 def summarise_choices(name: str, results: list[ReplayResult], noise: float, draws: int) -> dict[str, Any]:
     """The row of one recording; the rows of `LIMITED` are judged."""
-    saving, best = (float(np.mean([getattr(d, n) for d in results])) for n in ("saving", "best_saving"))
-    slow = np.array([d.slowdown for d in results])
+    saving, best = (float(np.mean([d[n] for d in results])) for n in ("saving", "best_saving"))
+    slow = np.array([d["slowdown"] for d in results])
     row: dict[str, Any] = {
         "recording": name,
         "jobs": len(results) // draws,
         "noise": noise,
         "draws": draws,
-        "readings": float(np.mean([d.readings for d in results])),
-        "rows": float(np.mean([d.rows for d in results])),
+        "readings": float(np.mean([d["readings"] for d in results])),
+        "rows": float(np.mean([d["rows"] for d in results])),
         "mean_saving": saving,
         "best_saving": best,
         "share_of_best": saving / best if best > 0 else 1.0,
@@ -196,18 +209,6 @@ def summarise_choices(name: str, results: list[ReplayResult], noise: float, draw
             share <= bar for share, bar in zip(row["beyond"], BEYOND_BARS, strict=True)
         )
     return row
-
-
-def format_line(row: dict[str, Any]) -> str:
-    """One line of the table."""
-    beyond = " ".join(f"{share:7.2%}" for share in row["beyond"])
-    return (
-        f"{row['recording']:24s} {row['jobs']:5d} {row['noise']:6.1%} {row['draws']:6d}"
-        f" {row['readings']:5.1f} {row['rows']:8.1f} {row['mean_saving']:7.1%} {row['best_saving']:7.1%}"
-        f" {row['share_of_best']:7.1%}"
-        f" {beyond} {row['mean_slowdown']:7.1%} {row['worst_slowdown']:7.1%}"
-        f"  {format_verdict(row) or ''}".rstrip()
-    )
 
 
 def read_recordings(folder: Path) -> dict[str, list[Sweep]]:
@@ -225,14 +226,11 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Replay all sweeps and print the table."""
     recordings, policy = read_recordings(arguments.data), Policy()
     limited = [s for sweeps in recordings.values() for s in sweeps if s.is_limited()]
-    print("rows of real GPUs, replayed; the noise is drawn")
-    print(f"{'recording':24s} " + " ".join(f"{name:>{width}s}" for name, width in COLUMNS.items()))
     rows, jobs = [], {}
 
     def add(name: str, results: list[ReplayResult], noise: float = 0.0, draws: int = 1) -> None:
         rows.append(summarise_choices(name, results, noise, draws))
-        jobs[f"{name}, {noise:.1%}"] = [result.__dict__ for result in results]
-        print(format_line(rows[-1]), flush=True)
+        jobs[f"{name}, {noise:.1%}"] = results
 
     for noise in NOISES:
         draws = arguments.draws if noise else 1
@@ -249,6 +247,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     add("never moves", [make_result(s, policy, len(s.limit) - 1, 0) for s in limited])
     add("always the lowest row", [make_result(s, policy, 0, 0) for s in limited])
     add("A100, golden section", [bracket_sweep(s, policy) for s in recordings["Perseus clocks, A100"]])
+    print(format_lines(COLUMNS, rows, "rows of real GPUs, replayed; the noise is drawn"))
     return {"lines": rows, "jobs": jobs}
 
 
@@ -259,6 +258,3 @@ OPTIONS = {
 main = make_main(
     __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, options=OPTIONS
 )
-
-if __name__ == "__main__":
-    raise SystemExit(main())

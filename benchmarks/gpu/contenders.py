@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -148,9 +148,10 @@ def _make_value(figure: Sequence[float]) -> MeasuredValue:
     return MeasuredValue(value, Interval(low, high))
 
 
-def format_median(figures: Sequence[Sequence[float]], scale: float) -> str:
-    """The median of the turns, as text."""
-    return f"{scale * statistics.median(value for value, _, _ in figures):.4g}" if figures else "-"
+def compute_median(figures: Iterable[float]) -> float:
+    """The median of the figures that are known; NaN without any."""
+    known = [one for one in figures if math.isfinite(one)]
+    return statistics.median(known) if known else math.nan
 
 
 def measure_in_turn(
@@ -173,12 +174,9 @@ def _collect_figures(into: dict[str, Any], measure: Any) -> None:
         return
     try:
         figures = measure()
-    except EkcError as problem:
-        into["problem"] = str(problem)
-        return
     except Exception as problem:
         # A library may raise anything (no memory, a lost GPU); other contenders are compared all the same.
-        into["problem"] = describe_problem(problem)
+        into["problem"] = str(problem) if isinstance(problem, EkcError) else describe_problem(problem)
         return
     for name, value in figures.items():
         into[name] = [*into[name], value] if isinstance(into.get(name), list) else value

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -152,11 +153,7 @@ def _read_launch(row: dict[str, str]) -> dict[str, float | str]:
 
 def make_table(kit: Kit) -> str:
     """How many kernels were counted."""
-    rows = kit.folder.list_rows("counters")
-    counted = [row for row in rows if row["status"] == "ok"]
-    failed: dict[str, int] = {}
-    for row in rows:
-        if row["status"] != "ok":
-            failed[row["status"]] = failed.get(row["status"], 0) + 1
-    lines = [("counted", str(len(counted))), *((why, str(count)) for why, count in failed.items())]
+    counts = Counter(row["status"] for row in kit.folder.list_rows("counters"))
+    counted = counts.pop("ok", 0)
+    lines = [("counted", str(counted)), *((why, str(count)) for why, count in counts.items())]
     return format_table(("kernels", "number"), lines, f"counters: of {kit.label}", label_count=1)

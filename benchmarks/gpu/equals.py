@@ -140,9 +140,10 @@ def _write_group(kit: Kit, one: GroupPlan) -> dict[str, Any]:
     if len(members) < 2:
         raise _TooFewKernels("one kernel alone is fast, nothing to compare it with")
     schedules = {name: member.schedule.to_json() for name, member in members.items()}
-    facts = {"short_s": {name: member.timing.latency_s for name, member in members.items()}}
-    facts["short_mhz"] = {name: member.timing.conditions.clock_mhz for name, member in members.items()}
-    return kit.folder.add_row(PART, one.name, "ok", schedules=schedules, **facts)
+    short_s = {name: member.timing.latency_s for name, member in members.items()}
+    clocks = {name: member.timing.conditions.clock_mhz for name, member in members.items()}
+    facts = {"schedules": schedules, "short_s": short_s, "short_mhz": clocks}
+    return kit.folder.add_row(PART, one.name, "ok", **facts)
 
 
 def _choose_equals(kit: Kit, item: Item, count: int) -> dict[str, Timed]:
@@ -183,13 +184,9 @@ def _choose_right(kit: Kit, count: int, named: Sequence[tuple[str, Schedule]]) -
 def _list_known_schedules(kit: Kit, item: Item) -> list[Schedule]:
     """The fastest schedules of the folder, fastest first; without any, those of the plan or of the search
     without a measurement."""
-    latency_by_digest: dict[str, float] = {}
-    schedules: dict[str, Schedule] = {}
-    for schedule, latency_s in _read_measured(kit, item):
-        schedules[schedule.digest] = schedule
-        latency_by_digest[schedule.digest] = latency_s
-    known = sorted(schedules.values(), key=lambda one: latency_by_digest[one.digest])[:TRIED]
-    return known or plan.list_schedules(kit, item, DRY_MEMBERS if kit.dry else TRIED)
+    measured = {one.digest: (latency_s, one) for one, latency_s in _read_measured(kit, item)}
+    known = [schedule for _, schedule in sorted(measured.values(), key=lambda pair: pair[0])]
+    return known[:TRIED] or plan.list_schedules(kit, item, DRY_MEMBERS if kit.dry else TRIED)
 
 
 def _read_measured(kit: Kit, item: Item) -> Iterator[tuple[Schedule, float]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from benchmarks.common.script import Column, format_lines
 from benchmarks.gpu.contenders import (
     CONFIDENCE,
     DETECTION,
@@ -14,6 +15,7 @@ from benchmarks.gpu.contenders import (
     SLICE_PRICE_S,
     Group,
     compute_findable_saving,
+    compute_median,
     count_rounds,
     estimate_slice_noise,
     read_group,
@@ -75,16 +77,14 @@ class Verdict:
         if (name := self.saving_kernel) is not None:
             one = self.energy[name]
             saved, least, most = (_percent(1 - x) for x in (one.ratio, one.interval.high, one.interval.low))
-            return f"{name} saves {saved} % ({least} to {most}) at {self._format_time(name)}{cap}"
+            slower = 100 * (self.latency[name].ratio - 1)
+            return f"{name} saves {saved} % ({least} to {most}) at {slower:+.1f} % time{cap}"
         if not self.energy:
             return f"no other kernel is as fast when it runs on and on{cap}"
         bound = max(1 - one.interval.low for one in self.energy.values())
         if bound <= 0:
             return f"no saving: every other kernel takes more{cap}"
         return f"no saving found; more than {_percent(bound)} % is ruled out{cap}"
-
-    def _format_time(self, name: str) -> str:
-        return f"{100 * (self.latency[name].ratio - 1):+.1f} % time"
 
 
 def _percent(share: float) -> str:
@@ -116,10 +116,9 @@ def judge_group(group: Group) -> Verdict:
 def format_groups(groups: Sequence[Group], label: str) -> str:
     """A table with a line for each group, its verdict below, and how often a kernel differed from itself."""
     verdicts = [judge_group(group) for group in groups]
-    heads = ("group", "kernels", "rounds", "us", "W", "most over least", "noise", "findable", "same twice")
     title = f"equals: on {label}; kernels about as fast as each other, in rotation on a hot board"
     lines = [
-        format_table(heads, [_format_line(one) for one in verdicts], title),
+        format_lines(COLUMNS, map(_make_line, verdicts), title),
         f"  intervals are of {CONFIDENCE:.0%}; us, W: sustained, of the fastest by a short timing",
         "  most over least: energy; noise: of the energy of a slice; findable: the saving that these rounds "
         f"find in {DETECTION:.0%} of cases",
@@ -135,28 +134,35 @@ def format_groups(groups: Sequence[Group], label: str) -> str:
     return "\n".join(lines)
 
 
-def _format_line(verdict: Verdict) -> tuple[str, ...]:
+COLUMNS = (
+    Column("group", "group"),
+    Column("kernels", "kernels"),
+    Column("rounds", "rounds"),
+    Column("us", "latency_s", ".4g", 1e6),
+    Column("W", "power_w", ".4g"),
+    Column("most over least", "spread", ".3f"),
+    Column("noise", "noise", ".2%"),
+    Column("findable", "findable", ".1%"),
+    Column("same twice", "control"),
+)
+
+
+def _make_line(verdict: Verdict) -> dict[str, Any]:
     group = verdict.group
     reference = group.list_slices(group.kernels[0])
     ratios = [1.0, *(one.ratio for one in verdict.energy.values())]
     rounds = sum(math.isfinite(one.latency_s) for one in reference)
-    findable = verdict.noise and compute_findable_saving(verdict.noise, rounds)
-    return (
-        group.name,
-        str(len(group.kernels)),
-        str(rounds),
-        _format_median([1e6 * one.latency_s for one in reference]),
-        _format_median([one.power_w for one in reference]),
-        f"{max(ratios) / min(ratios):.3f}" if verdict.energy else "-",
-        f"{verdict.noise:.2%}" if verdict.noise else "-",
-        f"{findable:.1%}" if findable else "-",
-        str(verdict.control or "-"),
-    )
-
-
-def _format_median(figures: Sequence[float]) -> str:
-    known = [one for one in figures if math.isfinite(one)]
-    return f"{statistics.median(known):.4g}" if known else "-"
+    return {
+        "group": group.name,
+        "kernels": len(group.kernels),
+        "rounds": rounds,
+        "latency_s": compute_median(one.latency_s for one in reference),
+        "power_w": compute_median(one.power_w for one in reference),
+        "spread": max(ratios) / min(ratios) if verdict.energy else None,
+        "noise": verdict.noise,
+        "findable": verdict.noise and compute_findable_saving(verdict.noise, rounds),
+        "control": verdict.control,
+    }
 
 
 def format_power(contenders: int = POWER_CONTENDERS) -> str:

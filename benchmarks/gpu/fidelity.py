@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error
+from benchmarks.common.script import Column, format_lines
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.kit import Budget, Kit, NotRun
 from ekc import devices
@@ -18,7 +18,6 @@ from ekc.devices.simulated import specs
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.search.cost_model.xgboost_model import spearman
-from ekc.tables import format_table
 
 MINUTES = 2.0
 
@@ -46,16 +45,12 @@ def find_model(name: str) -> Device | None:
     return devices.open(max(names, key=len)) if names else None
 
 
-def set_nearest_clock(model: Device, mhz: float) -> Device:
-    """The simulated device at the clock that is nearest to a recorded one."""
-    return model.at_clock(min(model.clocks().mhz, key=lambda one: abs(one - mhz)))
-
-
 def _simulate(kit: Kit, model: Device, row: RecordedRow, operator: str) -> None:
     timing = row.find_timing()
     facts: dict[str, Any] = {"operator": operator, "latency_s": timing.latency_s}
     try:
-        model = set_nearest_clock(model, timing.conditions.clock_mhz)
+        recorded_mhz = timing.conditions.clock_mhz
+        model = model.at_clock(min(model.clocks().mhz, key=lambda mhz: abs(mhz - recorded_mhz)))
         # The figures of a recording are those of the ekc that made it, which may have counted otherwise.
         figures = analyse_program(row.schedule.program, model.limits)
         facts["prior_s"] = float(model.prior(figures).latency_s[0])
@@ -77,32 +72,41 @@ def make_table(kit: Kit) -> str:
     if not rows:
         return "fidelity: nothing to compare"
     lines = [
-        _format_line(op, [r for r in rows if r["operator"] == op])
+        _judge_operator(op, [r for r in rows if r["operator"] == op])
         for op in dict.fromkeys(r["operator"] for r in rows)
     ]
-    heads = ("operator", "rows", "latency: rank", "error", "prior: rank", "power: error", "constant: error")
     title = f"fidelity: {rows[0]['model']} against {kit.label}"
-    text = format_table(heads, lines, title)
+    text = format_lines(COLUMNS, lines, title)
     if read_recording(kit.folder.path / RECORDING).origin.simulated:
         text += "\n  the recording is of the simulated model itself, so it says nothing about a GPU"
     return text
 
 
-def _format_line(operator: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("rows", "rows"),
+    Column("latency: rank", "rank", ".2f"),
+    Column("error", "error", ".1%"),
+    Column("prior: rank", "prior_rank", ".2f"),
+    Column("power: error", "power_error", ".1%"),
+    Column("constant: error", "constant_error", ".1%"),
+)
+
+
+def _judge_operator(operator: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     real, simulated, expected = (
         np.array([r[k] for r in rows]) for k in ("latency_s", "simulated_s", "prior_s")
     )
-    metered = [r for r in rows if "power_w" in r]
-    watts, predicted = (np.array([r[k] for r in metered]) for k in ("power_w", "simulated_w"))
-    constant = np.full(len(watts), np.median(watts)) if len(watts) else watts
-    ranks = (_format_rank(simulated, real), _format_error(simulated, real), _format_rank(expected, real))
-    return operator, str(len(rows)), *ranks, _format_error(predicted, watts), _format_error(constant, watts)
-
-
-def _format_rank(a: NDArray[np.float64], b: NDArray[np.float64]) -> str:
-    rank = spearman(a, b)
-    return "-" if rank is None else f"{rank:.2f}"
-
-
-def _format_error(predicted: NDArray[np.float64], true: NDArray[np.float64]) -> str:
-    return f"{compute_error(predicted, true):.1%}" if len(true) else "-"
+    line = {
+        "operator": operator,
+        "rows": len(rows),
+        "rank": spearman(simulated, real),
+        "error": compute_error(simulated, real),
+        "prior_rank": spearman(expected, real),
+    }
+    if metered := [r for r in rows if "power_w" in r]:
+        watts, predicted = (np.array([r[k] for r in metered]) for k in ("power_w", "simulated_w"))
+        constant = np.full(len(watts), np.median(watts))
+        line["power_error"] = compute_error(predicted, watts)
+        line["constant_error"] = compute_error(constant, watts)
+    return line

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import ekc
-from benchmarks.gpu.contenders import Ours, measure_in_turn
+from benchmarks.common.script import Column, format_lines
+from benchmarks.gpu.contenders import Ours, compute_median, measure_in_turn
 from benchmarks.gpu.folder import TUNING, Row
 from benchmarks.gpu.kit import Budget, Kit, NotRun
 from benchmarks.gpu.sampling import sample_schedules
@@ -37,7 +37,6 @@ from ekc.devices.simulated.specs import list_names
 from ekc.errors import EkcError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.processes.pool import count_cores
-from ekc.tables import format_table
 
 MINUTES = 2.0
 NAME = "kit"
@@ -243,15 +242,14 @@ def make_table(kit: Kit) -> str:
             continue
         found = row["check"]["kernels"]
         kernels += found
-        lines += [_format_line(row["item"], one, row["own"][one["kernel"]]) for one in found]
+        lines += [_make_line(row["item"], one, row["own"][one["kernel"]]) for one in found]
         notes += [f"  {row['item']}, {_name_kernel(one)}: {one['fault']}" for one in found if one["fault"]]
         notes.append(f"  {row['item']}: built in {row['build_s']:.0f} s; {row['origin']}")
     if not lines:
         return "\n".join(["library: nothing was checked", *notes])
     right = sum(one["right"] is True for one in kernels)
     title = f"library: {right} of {len(kernels)} kernels right, on {kit.label}"
-    figures = ("us", "ekc: us", "ratio", "mJ", "ekc: mJ", "ratio")
-    table = format_table(("library", "kernel", "result", *figures), lines, title, label_count=3)
+    table = format_lines(COLUMNS, lines, title, label_count=3)
     legend = (
         "  us, mJ: by the check program; ekc: the same kernel measured by ekc; ratio: the first over this"
     )
@@ -273,20 +271,28 @@ def _describe_calls(row: Row) -> list[str]:
     return [f"  {item}: {text}", f"  {item}: all of them once: {times}; {built}", *lines]
 
 
-_RESULTS = {True: "right", False: "WRONG", None: "not compared"}
-
-
 def _name_kernel(checked: Row) -> str:
     """Function, extents, and the preference that the kernel serves if it does not serve both."""
     role = "" if checked["role"] == "both" else f" {checked['role']}"
     return f"{checked['function']} {'x'.join(map(str, checked['extents']))}{role}"
 
 
-def _format_line(form: str, checked: Row, own: Row) -> tuple[str, ...]:
-    figures: list[str] = []
-    for name, scale in (("latency_s", 1e6), ("energy_j", 1e3)):
-        measured = statistics.median(value for value, _, _ in own[name]) if own[name] else None
-        found = checked[name]
-        ratio = "-" if found is None or measured is None else f"{found / measured:.3f}"
-        figures += [*("-" if x is None else f"{scale * x:.4g}" for x in (found, measured)), ratio]
-    return form, _name_kernel(checked), _RESULTS[checked["right"]], *figures
+COLUMNS = (
+    Column("library", "library"),
+    Column("kernel", "kernel"),
+    Column("result", "right", {True: "right", False: "WRONG", None: "not compared"}.__getitem__),
+    Column("us", "latency_s", ".4g", 1e6),
+    Column("ekc: us", "own_latency_s", ".4g", 1e6),
+    Column("ratio", "latency_s_ratio", ".3f"),
+    Column("mJ", "energy_j", ".4g", 1e3),
+    Column("ekc: mJ", "own_energy_j", ".4g", 1e3),
+    Column("ratio", "energy_j_ratio", ".3f"),
+)
+
+
+def _make_line(form: str, checked: Row, own: Row) -> dict[str, Any]:
+    line = checked | {"library": form, "kernel": _name_kernel(checked)}
+    for name in ("latency_s", "energy_j"):
+        ours = compute_median(value for value, _, _ in own[name])
+        line |= {f"own_{name}": ours, f"{name}_ratio": checked[name] and checked[name] / ours}
+    return line

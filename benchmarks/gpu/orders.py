@@ -8,7 +8,7 @@ so an order may save energy at the same counts of instructions. Whether it does,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ekc.errors import EkcError
@@ -48,10 +48,11 @@ def list_order_variants(schedule: Schedule, limits: LaunchLimits) -> Iterator[tu
     for name, changed in _list_changes(schedule, steps):
         try:
             variant = Schedule(schedule.op, tuple(map(step_from_json, changed)))
-            same = _is_same(_count(variant, limits), counts)
+            others = _count(variant, limits)
         except EkcError:
             # Not every order is legal: a vector stays innermost, a staging within the loop that fills it.
             continue
+        same = all(abs(others[name] - count) <= SAME * count for name, count in counts.items())
         if same and variant.digest not in seen:
             seen.add(variant.digest)
             yield name, variant
@@ -60,10 +61,6 @@ def list_order_variants(schedule: Schedule, limits: LaunchLimits) -> Iterator[tu
 def _count(schedule: Schedule, limits: LaunchLimits) -> dict[str, float]:
     figures = analyse_program(schedule.program, limits)
     return {name: float(figures[name][0]) for name in COUNTED}
-
-
-def _is_same(counts: Mapping[str, float], others: Mapping[str, float]) -> bool:
-    return all(abs(counts[name] - other) <= SAME * other for name, other in others.items())
 
 
 def _list_changes(schedule: Schedule, steps: Sequence[StepData]) -> Iterator[tuple[str, list[StepData]]]:

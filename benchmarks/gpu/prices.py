@@ -7,7 +7,6 @@ measurement. Checks have prices too; compilers of `library` take their real time
 
 from __future__ import annotations
 
-import json
 import mmap
 import struct
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.run_log import append_line, read_log
 from benchmarks.gpu import __main__ as kit_program
 from benchmarks.gpu import library
 from benchmarks.gpu.contenders import SLICE_PRICE_S, SLICE_S
@@ -69,13 +69,11 @@ class VirtualClock:
 
     def note(self, *measurement: Any) -> None:
         """Write what is measured into the log."""
-        with self._log.open("a") as file:
-            file.write(json.dumps(measurement) + "\n")
+        append_line(self._log, measurement)
 
     def read_log(self) -> list[tuple[Any, ...]]:
         """Measurements, oldest first. A line that a kill cut short is left out."""
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
+        return [tuple(measurement) for measurement in read_log(self._log)]
 
 
 class PricedDevice(SimulatedDevice):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.common.script import Column, format_lines
 from benchmarks.gpu.folder import RECORDING
 from benchmarks.gpu.items import Item, list_recorded_items, list_small_items
 from benchmarks.gpu.kit import Budget, Kit
@@ -16,7 +17,6 @@ from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
 from ekc.search.data.defaults import MEASURING
 from ekc.search.data.result import COMPILE_FAILURE_PREFIX
-from ekc.tables import format_table
 
 MINUTES = 9.0
 TIMED = 75
@@ -98,19 +98,32 @@ def _record(kit: Kit, writer: RecordingWriter, turn: Turn, make: Made) -> None:
         writer.add_failure(schedule, f"device: {problem}")
 
 
+COLUMNS = (
+    Column("operator", "operator"),
+    Column("timed", "timed"),
+    Column("metered", "metered"),
+    Column("failed", "failed"),
+    Column("latency [us]", "latency_s", ".4g", 1e6),
+)
+
+
 def make_table(kit: Kit) -> str:
     """The table of the recording, by operator."""
     file = kit.folder.path / RECORDING
     if not file.exists():
         return "record: nothing was recorded"
     recording = read_recording(file)
-    rows = []
+    lines = []
     for number, op in enumerate(recording.operators):
         mine = [r for r in recording.rows if r.operator == number]
-        times = sorted(1e6 * r.find_timing().latency_s for r in mine if r.timings)
-        span = f"{times[0]:.4g} to {times[-1]:.4g}" if times else "-"
-        metered, failed = sum(bool(r.meterings) for r in mine), sum(bool(r.failure) for r in mine)
-        rows.append((str(op).splitlines()[0], str(len(times)), str(metered), str(failed), span))
-    heads = ("operator", "timed", "metered", "failed", "latency [us]")
+        times = sorted(r.find_timing().latency_s for r in mine if r.timings)
+        line = {
+            "operator": str(op).splitlines()[0],
+            "timed": len(times),
+            "metered": sum(bool(r.meterings) for r in mine),
+            "failed": sum(bool(r.failure) for r in mine),
+            "latency_s": (times[0], times[-1]) if times else None,
+        }
+        lines.append(line)
     size = file.stat().st_size / 1e6
-    return format_table(heads, rows, f"record: {recording.origin.description}; {size:.2f} MB")
+    return format_lines(COLUMNS, lines, f"record: {recording.origin.description}; {size:.2f} MB")

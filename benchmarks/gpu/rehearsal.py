@@ -22,11 +22,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.script import Column, format_lines, make_parser
+from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.gpu.__main__ import PARTS
 from benchmarks.gpu.folder import ROWS
 from benchmarks.gpu.prices import VirtualClock
@@ -48,23 +47,6 @@ LATEST_S = 0.05
 """Seconds between the measurement that a kill was drawn for and the kill, at most: it may hit a write."""
 
 
-@dataclass(frozen=True)
-class PlayedCall:
-    """One call of the visit, with all its starts."""
-
-    part: str
-    minutes: float
-    device_s: float
-    starts: int
-    killed: int
-    status: int
-    rows: int
-    measured: int
-    again: int
-    """Timings and meterings made more than once: those of an item that was in progress when it was killed.
-    Those of two searches of `tune` count too: each measures for itself."""
-
-
 class Rehearsal:
     """The folder, the clock and the random kills of a visit."""
 
@@ -76,8 +58,11 @@ class Rehearsal:
         self.clock = VirtualClock(self._clock_file)
         self.faults: list[str] = []
 
-    def play(self, part: str, minutes: float) -> PlayedCall:
-        """Play a call until it ends by itself."""
+    def play(self, part: str, minutes: float) -> dict[str, Any]:
+        """Play a call of the visit, with all its starts, until it ends by itself.
+
+        "again": timings and meterings made more than once, which are those of an item that was in progress
+        when it was killed. Those of two searches of `tune` count too: each measures for itself."""
         began, starts, killed, before = self.clock.now(), 0, 0, len(self.read_rows())
         logged = len(self.clock.read_log())
         status: int | None = None
@@ -93,7 +78,8 @@ class Rehearsal:
         rows, device_s = len(self.read_rows()) - before, self.clock.now() - began
         if device_s > 60 * minutes:
             self.faults.append(f"{part}: {device_s:.0f} s of {60 * minutes:.0f} s")
-        return PlayedCall(part, minutes, device_s, starts, killed, status, rows, measured.total(), again)
+        call = {"part": part, "minutes": minutes, "device_s": device_s, "starts": starts, "killed": killed}
+        return call | {"status": status, "rows": rows, "measured": measured.total(), "again": again}
 
     def _start(self, part: str, minutes: float, is_killed: bool) -> int | None:
         """Run the call in a process; its exit status, None where it was killed."""
@@ -183,10 +169,6 @@ OPTIONS = {
         "default": 2,
         "help": "of each call; default: 2",
     },
-    "--seed": {
-        "type": int,
-        "default": 0,
-    },
     "--dry-run": {
         "action": "store_true",
         "help": "small operators",
@@ -199,10 +181,8 @@ OPTIONS = {
 }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def measure(given: Arguments) -> dict[str, Any]:
     """Play the visit, and print the table."""
-    parser = make_parser(__doc__, OPTIONS)
-    given = parser.parse_args(words)
     options = ["--dry-run"] if given.dry_run else ["--device", given.device]
     visit = Rehearsal(given.out, given.kills, given.seed, options)
     played = []
@@ -210,16 +190,14 @@ def main(words: Sequence[str] | None = None) -> int:
         extra = ["--pack", str(given.pack)] if part == "pack" and given.pack else []
         visit.options = [*options, *extra]
         played.append(visit.play(part, PARTS[part].MINUTES))
-        print(f"{part}: {played[-1].device_s:.0f} s", file=sys.stderr, flush=True)
+        print(f"{part}: {played[-1]['device_s']:.0f} s", file=sys.stderr, flush=True)
     faults = [*visit.faults, *visit.list_repeated_rows()]
-    title = "rehearsal: device seconds by the prices of an H100"
-    print(format_lines(COLUMNS, map(vars, played), title))
-    used = sum(call.device_s for call in played) / 60
+    print(format_lines(COLUMNS, played, "rehearsal: device seconds by the prices of an H100"))
+    used = sum(call["device_s"] for call in played) / 60
     print(f"{used:.1f} of {VISIT_MINUTES:g} minutes; {len(faults)} faults")
     for fault in faults:
         print(f"  {fault}")
-    return int(bool(faults) or used > VISIT_MINUTES)
+    return {"lines": played, "faults": faults, "pass": not faults and used <= VISIT_MINUTES}
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = make_main(__doc__, measure, {"minutes": VISIT_MINUTES, "faults": 0}, options=OPTIONS)

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.common.script import Column, format_lines
 from benchmarks.gpu import plan, pytorch
 from benchmarks.gpu.contenders import (
     Contender,
@@ -18,8 +19,8 @@ from benchmarks.gpu.contenders import (
     Group,
     Ours,
     SliceLog,
+    compute_median,
     compute_ratio,
-    format_median,
     measure_in_turn,
     read_group,
     rotate,
@@ -37,7 +38,6 @@ from ekc.ir.comparison.tolerance import ReferenceEvaluator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.verify import WRONG_RESULT, verify_library_kernel
-from ekc.tables import format_table
 
 MINUTES = 4.0
 LIBRARIES = ("cuBLAS", "cuDNN", "Triton")
@@ -54,7 +54,6 @@ TRIED = 12
 OURS = "ekc"
 PART, SLICES = "versus", "versus, slices"
 """Names of rows: of an item, with its short timings; and of a slice."""
-HEADS = ("beside", "theirs [us]", "speed", "sustained", "theirs [mJ]", "energy")
 
 
 def run(kit: Kit, budget: Budget) -> None:
@@ -147,8 +146,9 @@ def _list_near(row: Row) -> list[str]:
     """Ours, and the rivals whose short time is not far above the fastest."""
     figures = row.get("figures", {})
     medians = {name: _compute_median(one.get("latency_s", ())) for name, one in figures.items()}
-    limit_s = FARTHEST * min(medians.values(), default=math.inf)
-    return [name for name, s in medians.items() if s < math.inf and (s <= limit_s or name == OURS)]
+    known = {name: s for name, s in medians.items() if not math.isnan(s)}
+    limit_s = FARTHEST * min(known.values(), default=math.inf)
+    return [name for name, s in known.items() if s <= limit_s or name == OURS]
 
 
 def _read_slices(kit: Kit, row: Row) -> Group:
@@ -157,7 +157,7 @@ def _read_slices(kit: Kit, row: Row) -> Group:
 
 
 def _compute_median(latencies: Sequence[Sequence[float]]) -> float:
-    return statistics.median(value for value, _, _ in latencies) if latencies else math.inf
+    return compute_median(value for value, _, _ in latencies)
 
 
 def _time_schedules(kit: Kit, item: Item) -> list[Timed]:
@@ -254,10 +254,10 @@ def make_table(kit: Kit) -> str:
 
 def _format_item(row: Row, slices: Group) -> str:
     ours = _format_joules(_compute_mean(slices, OURS, "energy_j"))
-    title = f"{row['item']}: ekc {format_median(row['figures'][OURS]['latency_s'], 1e6)} us, {ours} mJ"
+    title = f"{row['item']}: ekc {1e6 * _compute_median(row['figures'][OURS]['latency_s']):.4g} us, {ours} mJ"
     named = name_winners(row["figures"], slices)
-    lines = [_format_line(row, name, words, slices) for name, words in named.items()]
-    return format_table(HEADS, lines, title) if lines else f"{title}; beside nothing"
+    lines = [_make_line(row, name, words, slices) for name, words in named.items()]
+    return format_lines(COLUMNS, lines, title) if lines else f"{title}; beside nothing"
 
 
 def name_winners(figures: dict[str, Any], slices: Group) -> dict[str, str]:
@@ -290,16 +290,16 @@ def _compute_mean(slices: Group, name: str, figure: Figure) -> float:
     return statistics.fmean(known) if known else math.inf
 
 
-def _format_line(row: Row, name: str, words: str, slices: Group) -> tuple[str, ...]:
+def _make_line(row: Row, name: str, words: str, slices: Group) -> dict[str, Any]:
     ours, other = (row["figures"][one]["latency_s"] for one in (OURS, name))
-    return (
-        words,
-        format_median(other, 1e6),
-        _format_ratio(compute_ratio(ours, other)),
-        _format_ratio(slices.compare(name, "latency_s", 1)),
-        _format_joules(_compute_mean(slices, name, "energy_j")),
-        _format_ratio(slices.compare(name, "energy_j", 1)),
-    )
+    return {
+        "rival": words,
+        "latency_s": _compute_median(other),
+        "speed": compute_ratio(ours, other),
+        "sustained": slices.compare(name, "latency_s", 1),
+        "energy_j": _compute_mean(slices, name, "energy_j"),
+        "energy": slices.compare(name, "energy_j", 1),
+    }
 
 
 def _format_joules(energy_j: float) -> str:
@@ -310,3 +310,13 @@ def _format_joules(energy_j: float) -> str:
 def _format_ratio(difference: Difference | None) -> str:
     """ "~" where the difference does not count."""
     return "-" if difference is None else f"{difference.ratio:.3f}{'' if difference.is_significant else '~'}"
+
+
+COLUMNS = (
+    Column("beside", "rival"),
+    Column("theirs [us]", "latency_s", ".4g", 1e6),
+    Column("speed", "speed", _format_ratio),
+    Column("sustained", "sustained", _format_ratio),
+    Column("theirs [mJ]", "energy_j", _format_joules),
+    Column("energy", "energy", _format_ratio),
+)

@@ -19,18 +19,18 @@ of round-robin.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.script import WIDE_TABLE, Arguments, format_verdict, make_main, select_names
+from benchmarks.common.run_log import RunLog, name_file
+from benchmarks.common.script import Arguments, Column, format_lines, make_main, select_names
 from benchmarks.search.ablation_variants import apply_changes
-from benchmarks.search.runs import append_line, name_file, read_log
 from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.simulated.device import SimulatedDevice
@@ -43,7 +43,6 @@ from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.whole_model.model_result import ModelResult
 from ekc.search.whole_model.model_search import ModelSearch
 from ekc.search.whole_model.scheduler import LayerRun, TrialBudget
-from ekc.tables import format_table
 
 LAYERS = Path(__file__).parents[2] / "examples" / "layers.toml"
 MODELS = {
@@ -73,7 +72,7 @@ def read_model(name: str) -> Model:
     return Model(name, tuple(layers[:: MODELS[name]]))
 
 
-def tune(
+def run_strategy(
     model: Model,
     device: SimulatedDevice,
     strategy: str,
@@ -81,15 +80,16 @@ def tune(
     seed: int,
     store: RecordStore,
     workers: Executor,
-) -> ModelResult:
-    """Tune a model by a strategy. `trials`: of each layer with equal shares."""
+) -> dict[str, Any]:
+    """Tune a model by a strategy; its true costs. `trials`: of each layer with equal shares."""
     share = trials if strategy == "equal" else trials // 2
     is_equal = strategy in ("equal", "half each")
     budget = TrialBudget(share * len(model.layers), is_equal, None)
     options = TuneOptions(share, "energy", MAX_SLOWDOWN, False, seed, None)
     picks = {"ekc.search.whole_model.scheduler:pick_largest_saving": pick_fewest_trials}
     with apply_changes(picks if strategy == "round-robin" else {}):
-        return ModelSearch(model, device, options, budget, store, workers).run()
+        result = ModelSearch(model, device, options, budget, store, workers).run()
+    return {"used": result.trial_count} | compute_true_costs(result, device)
 
 
 def pick_fewest_trials(runs: Sequence[LayerRun]) -> LayerRun:
@@ -113,26 +113,23 @@ def compute_true_costs(result: ModelResult, device: SimulatedDevice) -> dict[str
 
 def run_model(name: str, target: str, seed: int, trials: int, folder: Path) -> Run:
     """True costs of a model by each strategy. Runs on file are not made again."""
-    log = folder / "runs.jsonl"
-    key = {"model": name, "device": target, "seed": seed, "trials": trials}
-    done = [line for line in read_log(log) if {k: line[k] for k in key} == key]
-    found = {line["strategy"]: {k: line[k] for k in COSTS} for line in done}
-    model, device = read_model(name), devices.open(target)
+    model, device, found = read_model(name), devices.open(target), {}
     if not isinstance(device, SimulatedDevice):
         raise InvalidInput(f"--devices: {target} is not simulated, so its true energy is not known")
+    log = RunLog(folder / "runs.jsonl", ("model", "device", "seed", "trials", "strategy"))
     file = name_file(folder, f"{name} {target}", "db")
     with RecordStore(file) as store, open_worker_pool(device, trials * len(model.layers)) as workers:
         for strategy in STRATEGIES:
-            if strategy in found:
-                continue
-            result = tune(model, device, strategy, trials, seed, store, workers)
-            found[strategy] = compute_true_costs(result, device)
-            line = key | {"strategy": strategy, "used": result.trial_count} | found[strategy]
-            append_line(log, line)
-            joules, seconds = (found[strategy][k] for k in COSTS)
-            text = f"{strategy} {joules:.6g} J, {seconds:.6g} s"
-            print(f"{name} {target} seed {seed}: {text}", file=sys.stderr)
+            asked = {"model": name, "device": target, "seed": seed, "trials": trials, "strategy": strategy}
+            make = partial(run_strategy, model, device, strategy, trials, seed, store, workers)
+            found[strategy] = log.find_or_make(asked, make, format_run)
     return found
+
+
+def format_run(line: dict[str, Any]) -> str:
+    """One line of text about a finished run."""
+    costs = f"{line['energy_j']:.6g} J, {line['latency_s']:.6g} s"
+    return f"{line['model']} {line['device']} seed {line['seed']}: {line['strategy']} {costs}"
 
 
 def summarise(runs: list[Run], strategy: str, cost: str) -> dict[str, float]:
@@ -149,18 +146,13 @@ def make_line(label: str, runs: list[Run]) -> dict[str, Any]:
     return {"runs": label, "count": len(runs)} | costs
 
 
-def format_lines(lines: list[dict[str, Any]], cost: str) -> str:
+def format_costs(lines: list[dict[str, Any]], cost: str) -> str:
     """The table of energies or latencies."""
-    rows = [
-        (
-            x["runs"],
-            str(x["count"]),
-            *("{mean:.3f} ({low:.3f} to {high:.3f})".format(**x[cost][s]) for s in STRATEGIES[1:]),
-            format_verdict(x) if cost == "energy_j" else "",
-        )
-        for x in lines
-    ]
-    return format_table((COSTS[cost], "runs", *STRATEGIES[1:], ""), rows, width=WIDE_TABLE)
+    form = "{mean:.3f} ({low:.3f} to {high:.3f})".format_map
+    verdict = [Column("", "pass")] if cost == "energy_j" else []
+    ways = (Column(strategy, strategy, form) for strategy in STRATEGIES[1:])
+    columns = [Column(COSTS[cost], "runs"), Column("runs", "count"), *ways, *verdict]
+    return format_lines(columns, [line | line[cost] for line in lines])
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:
@@ -182,7 +174,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     )
     print(f"simulated {arguments.devices}; geometric mean and 95 % interval")
     for cost in COSTS:
-        print(format_lines(lines, cost))
+        print(format_costs(lines, cost))
     return {"lines": lines}
 
 
@@ -194,6 +186,3 @@ OPTIONS = {
     "--records": {"type": Path, "default": Path("build/scheduler")},
 }
 main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

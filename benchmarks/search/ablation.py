@@ -35,6 +35,7 @@ A run is a line in a file, added when the run ends; a benchmark that was killed 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,52 +57,33 @@ from benchmarks.search.runs import (
     ONLY_PLACE,
     Line,
     Place,
-    append_line,
     check_program,
     digest_code,
-    get_identity,
+    format_run,
     parse_variants,
     read_lines,
     select_places,
 )
 
 
-def run_missing(
-    places: list[Place],
-    arguments: Arguments,
-    names: tuple[str, ...],
-    done: set[tuple[Any, ...]],
-) -> None:
+def run_missing(places: list[Place], arguments: Arguments, names: tuple[str, ...]) -> None:
     """Run the missing runs: all places with one seed before the next seed."""
     for seed in range(*arguments.seeds):
         for place in places:
             for name in names:
-                line = {
+                asked = {
                     "program": arguments.program,
                     "operator": place.operator,
                     "device": place.device_name,
                     "variant": name,
                     "seed": seed,
                     "trials": arguments.trials,
+                    "code": digest_code(),
                 }
                 if arguments.objective == "energy":
-                    line["objective"] = "energy"
-                if get_identity(line) in done:
-                    continue
-                line |= {"code": digest_code()} | place.run(name, seed, arguments.trials, arguments.objective)
-                append_line(place.log, line)
-                done.add(get_identity(line))
-                print(format_run(line), flush=True)
-
-
-def format_run(line: Line) -> str:
-    """One line of text about a finished run."""
-    energy = f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} metered, " if "energy_j" in line else ""
-    seconds = f"search {line['search_s']:.1f} s, measuring {line['measuring_s']:.1f} s"
-    return (
-        f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: "
-        f"{line['latency_s'] * 1e6:.6g} us, {energy}{line['timed']} timed, {seconds}"
-    )
+                    asked["objective"] = "energy"
+                make = partial(place.run, name, seed, arguments.trials, arguments.objective)
+                place.log.find_or_make(asked, make, format_run)
 
 
 def compare_all(lines: list[Line], program: str, other: str | None) -> list[Line]:
@@ -203,7 +185,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         arguments.program = arguments.program or digest_code()
         check_program(lines, arguments.program)
         places = [Place(*place, arguments.folder) for place in select_places(arguments.only)]
-        run_missing(places, arguments, names, {get_identity(x) for x in lines})
+        run_missing(places, arguments, names)
         lines = _read_runs(arguments)
     print(f"bars: ratio {LOSS_BAR:.3f}, search CPU {TIME_BAR:.2f}")
     programs = [arguments.program] if arguments.program else list(dict.fromkeys(x["program"] for x in lines))
@@ -214,6 +196,3 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 BAR = {"ratio": LOSS_BAR, "search_share": TIME_BAR}
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
-
-if __name__ == "__main__":
-    main()

@@ -29,6 +29,7 @@ import numpy as np
 
 import ekc
 from benchmarks.common.operators import OPERATORS
+from benchmarks.common.run_log import name_file
 from benchmarks.common.script import ONLY, Arguments, Column, format_lines, make_main, select_names
 from ekc import devices
 from ekc.codegen.compiled import digest_cuda_source
@@ -117,7 +118,7 @@ def _sample_genomes(breeder: Breeder, count: int) -> Population:
 
 def measure_operator(name: str, arguments: Arguments) -> dict[str, Any]:
     """The line of one operator. Latencies in seconds."""
-    op, file = OPERATORS[name](), arguments.records / f"{''.join(c if c.isalnum() else '-' for c in name)}.db"
+    op, file = OPERATORS[name](), name_file(arguments.records, name, "db")
     device = devices.open(f"{TARGET}@no-residual" if arguments.no_residual else TARGET)
     with RecordStore(file) as store, open_worker_pool(device, arguments.long) as workers:
         seeds = range(arguments.seed, arguments.seed + arguments.seeds)
@@ -213,6 +214,3 @@ OPTIONS = {
     "--no-residual": {"action": "store_true", "help": "on a device without the seeded residual"},
 }
 main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

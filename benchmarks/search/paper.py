@@ -159,6 +159,3 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -57,12 +57,6 @@ def run_ours(folder: Path, recording: Recording, trials: int, seed: int) -> list
     return replay_search(recorded, TableSpace(recorded), trials, seed)
 
 
-def run_random(recorded: MeasurementTable, trials: int, seed: int) -> list[int]:
-    """The rows that random search tries."""
-    random = np.random.default_rng(seed)
-    return [int(i) for i in random.permutation(len(recorded.figures))[:trials]]
-
-
 def run_kernel_tuner(
     python: str, recorded: MeasurementTable, strategies: list[str], trials: int, seeds: int
 ) -> dict[str, list[list[int]]] | str:
@@ -95,12 +89,6 @@ def compute_quality(recorded: MeasurementTable, rows: list[int], evaluations: in
     return float(np.nanmin(figures) / recorded.best_figure) if np.isfinite(figures).any() else float("inf")
 
 
-def compute_quality_within(recorded: MeasurementTable, rows: list[int], seconds: float) -> float:
-    """The same, of what was tried in the first so many charged seconds; the last try may not overrun."""
-    spent = np.cumsum(recorded.trial_costs_s[rows])
-    return compute_quality(recorded, rows, int((spent <= seconds).sum()))
-
-
 def _compute_quantiles(prefix: str, values: list[float]) -> dict[str, float]:
     """Median and 90th percentile, each under a name with the prefix."""
     median, p90 = np.quantile(values, [0.5, 0.9], method="higher").tolist()
@@ -123,7 +111,9 @@ def make_line(
     }
     if recorded.trial_costs_s.any():
         seconds = float(recorded.trial_costs_s.mean()) * trials / 2
-        charged = [compute_quality_within(recorded, t, seconds) for t in traces]
+        # What was tried in the first so many charged seconds; the last try may not overrun.
+        counts = [int((np.cumsum(recorded.trial_costs_s[t]) <= seconds).sum()) for t in traces]
+        charged = [compute_quality(recorded, *pair) for pair in zip(traces, counts, strict=True)]
         said |= {"charged_s": seconds, **_compute_quantiles("charged_", charged)}
         said["charged_all_s"] = float(np.median([recorded.trial_costs_s[t].sum() for t in traces]))
     if who == OURS and recording.bar and trials == recording.trials:
@@ -145,7 +135,8 @@ def search_recording(recording: Recording, arguments: Arguments) -> tuple[list[d
         jobs = [pool.submit(run_ours, folder, recording, count, seed) for seed in range(seeds)]
         traces = {OURS: [job.result() for job in jobs]}
     took = (time.perf_counter() - began) * WORKERS / seeds
-    traces[RANDOM] = [run_random(recorded, count, seed) for seed in range(seeds)]
+    orders = (np.random.default_rng(seed).permutation(len(recorded.figures)) for seed in range(seeds))
+    traces[RANDOM] = [order[:count].tolist() for order in orders]
     said = [f"{recording.name}: {len(recorded.figures)} rows, {took:.1f} s of our own thinking a run"]
     strategies = arguments.strategies.split(",")
     others = run_kernel_tuner(arguments.kernel_tuner, recorded, strategies, count, seeds)
@@ -191,6 +182,3 @@ OPTIONS = {
     "--strategies": {"default": ",".join(STRATEGIES)},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

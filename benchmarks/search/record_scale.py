@@ -118,11 +118,9 @@ def make_record_file(file: Path, row_count: int, seed: int) -> None:
         raise InvalidInput(f"--file: {file} exists; name a new file")
     templates = measure_templates(file)
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        for statement in ("pragma synchronous = off", "delete from trials"):
+        drops = (f"drop index {name}" for name in ("trials_identity", "trials_figures"))
+        for statement in ("pragma synchronous = off", "delete from trials", *drops, "begin"):
             connection.execute(statement)
-        for name in ("trials_identity", "trials_figures"):
-            connection.execute(f"drop index {name}")
-        connection.execute("begin")
         made = make_rows(templates, row_count // ROWS_PER_SCHEDULE, seed)
         connection.executemany(sql.INSERT, map(sql.row_to_sql, made))
         for statement in (sql.CREATE_INDEX, sql.CREATE_FIGURE_INDEX, "commit"):
@@ -173,6 +171,3 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

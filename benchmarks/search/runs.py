@@ -8,20 +8,19 @@ is executed with either: neither changes which kernel is the best.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import ekc
 from benchmarks.common.operators import PAPER_OPERATORS
+from benchmarks.common.run_log import Line, RunLog, name_file
 from benchmarks.common.script import select_names
-from benchmarks.search.ablation_figures import get_objective
 from benchmarks.search.ablation_variants import LATENCY, METHODS, VARIANTS, Variant, apply_changes
 from benchmarks.search.depth import remove_own_factor
 from ekc import devices
@@ -35,10 +34,9 @@ from ekc.search.loop.measure import MeasurementFailure, Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
 
-Line = dict[str, Any]
 PAPER_KEYS = ("operator", "device", "variant", "seed", "trials", "code")
-KEYS = ("program", "operator", "device", "variant", "seed", "trials")
-"""Fields that identify a run of `paper.py`, and of `ablation.py`."""
+KEYS = ("program", "operator", "device", "variant", "seed", "trials", "objective")
+"""Fields that identify a run of `paper.py`, and of `ablation.py`, where only energy is named as objective."""
 NOT_EXECUTED = "not executed: an ablation compares figures alone"
 MAX_SLOWDOWN = 0.05
 DEVICES = ("a100", "rtx4090")
@@ -168,60 +166,29 @@ def run_method(
 
 def run_variants(
     operator: str, device: str, variants: tuple[str, ...], seeds: range, trials: int, folder: Path
-) -> list[dict[str, Any]]:
+) -> list[Line]:
     """All runs of one operator on one device. Those finished before by the same code are read, not run."""
-    log = name_file(folder, f"{operator} {device}", "jsonl")
-    done = {get_identity(line, PAPER_KEYS): line for line in read_log(log)}
-    found = []
-    op = PAPER_OPERATORS[operator]()
-    with RecordStore(log.with_suffix(".db")) as store:
+    log = RunLog(name_file(folder, f"{operator} {device}", "jsonl"), PAPER_KEYS)
+    found, op = [], PAPER_OPERATORS[operator]()
+    with RecordStore(log.path.with_suffix(".db")) as store:
         for seed in seeds:
             for variant in variants:
-                asked = {
-                    "operator": operator,
-                    "device": device,
-                    "variant": variant,
-                    "seed": seed,
-                    "trials": trials,
-                    "code": digest_code(),
-                }
-                line = done.get(get_identity(asked, PAPER_KEYS))
-                if line is None:
-                    line = asked | run_method(op, device, store, variant, trials, seed)
-                    append_line(log, line)
-                    print(_format_paper_run(line), flush=True)
-                found.append(line)
+                asked = {"operator": operator, "device": device, "variant": variant, "seed": seed}
+                asked |= {"trials": trials, "code": digest_code()}
+                make = partial(run_method, op, device, store, variant, trials, seed)
+                found.append(log.find_or_make(asked, make, format_run))
     return found
 
 
-def _format_paper_run(line: dict[str, Any]) -> str:
+def format_run(line: Line) -> str:
+    """One line of text about a finished run."""
+    energy = f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} metered, " if "energy_j" in line else ""
+    measuring = f", measuring {line['measuring_s']:.1f} s" if "measuring_s" in line else ""
     return (
         f"{line['operator']} {line['device']} seed {line['seed']} {line['variant']}: "
-        f"{line['energy_j'] * 1e3:.4g} mJ, {line['metered']} of {line['timed']} metered, "
-        f"search {line['search_s']:.0f} s"
+        f"{line['latency_s'] * 1e6:.6g} us, {energy}{line['timed']} timed, "
+        f"search {line['search_s']:.1f} s{measuring}"
     )
-
-
-def name_file(folder: Path, what: str, suffix: str) -> Path:
-    """The file of runs or records of an operator."""
-    return folder / f"{''.join(c if c.isalnum() else '-' for c in what)}.{suffix}"
-
-
-def append_line(log: Path, line: dict[str, Any]) -> None:
-    """Append a finished run. After a line that was cut short it starts a new line."""
-    is_complete = not log.exists() or not log.stat().st_size or log.read_bytes().endswith(b"\n")
-    with log.open("a") as file:
-        file.write(("" if is_complete else "\n") + json.dumps(line) + "\n")
-
-
-def read_log(log: Path) -> Iterator[dict[str, Any]]:
-    """Read the finished runs of a file."""
-    for text in log.read_text().splitlines() if log.exists() else ():
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError:
-            # The last line of a benchmark that was killed while it wrote: that run is run again.
-            print(f"{log}: a line is cut short and does not count")
 
 
 @cache
@@ -274,7 +241,7 @@ class Place:
 
     def __init__(self, operator: str, device: str, folder: Path) -> None:
         self.operator, self.device_name = operator, device
-        self.log = name_file(folder, f"{operator} {device}", "jsonl")
+        self.log = RunLog(name_file(folder, f"{operator} {device}", "jsonl"), KEYS)
         self.device = devices.open(device)
         self.op = PAPER_OPERATORS[operator]()
         self._store: RecordStore | None = None
@@ -283,7 +250,7 @@ class Place:
     def run(self, name: str, seed: int, trials: int, objective: str = "latency") -> Line:
         """Run a variant once."""
         variant = VARIANTS[name]
-        self._store = self._store or RecordStore(self.log.with_suffix(".db"))
+        self._store = self._store or RecordStore(self.log.path.with_suffix(".db"))
         start, wall_start = time.process_time(), time.monotonic()
         with apply_changes(variant.changes):
             space, recording_s = self._get_space(variant)
@@ -308,7 +275,6 @@ class Place:
             "recording_s": recording_s,
             "measuring_s": measuring_s,
             "wall_s": time.monotonic() - wall_start - recording_s,
-            "course": _digest_trials(result.trials),
         }
 
     def _get_space(self, variant: Variant) -> tuple[Space, float]:
@@ -323,24 +289,9 @@ class Place:
         return space, time.process_time() - start
 
 
-def _digest_trials(trials: Any) -> str:
-    """Digest of the schedules tried, in order, and of their latencies."""
-    text = json.dumps([(t.schedule.digest, t.latency_s) for t in trials])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def read_lines(folder: Path) -> list[Line]:
     """All finished runs in a folder, each once, in the order of writing."""
-    lines: dict[tuple[Any, ...], Line] = {}
-    for log in sorted(folder.glob("*.jsonl")):
-        for line in read_log(log):
-            lines.setdefault(get_identity(line), line)
-    return list(lines.values())
-
-
-def get_identity(line: Line, keys: tuple[str, ...] = KEYS) -> tuple[Any, ...]:
-    """The values that identify a run."""
-    return *(line[k] for k in keys), get_objective(line)
+    return [line for log in sorted(folder.glob("*.jsonl")) for line in RunLog(log, KEYS).list_lines()]
 
 
 def check_program(lines: list[Line], program: str) -> None:

@@ -242,8 +242,8 @@ def list_notes(result: dict[str, Any]) -> list[str]:
         f"also as CUDA text, {result['small_code']} of small code; "
         f"{result['spilled_in_recording']} spilled in the recording; {result['seconds']:.0f} s"
     ]
-    for why, number in result["left_out"].items():
-        said.append(f"{number} of {result['recorded_rows']} recorded rows: {why}")
+    total = result["recorded_rows"]
+    said += [f"{number} of {total} recorded rows: {why}" for why, number in result["left_out"].items()]
     said += [f"{number} sampled rows have no counterpart: {why}" for why, number in result["refused"].items()]
     said += [f"FAILED {problem}" for problem in result["failed"]]
     said += [f"{line['counter']}: {line['column']}" for line in result["lines"]]
@@ -269,6 +269,3 @@ OPTIONS = {
     "--rows": {"type": int, "default": 200},
 }
 main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -11,7 +11,7 @@ of equals" is the rank correlation of log energies over all pairs of rows at one
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -313,10 +313,6 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     return result
 
 
-def _format_span(span: Sequence[float] | None) -> str:
-    return "" if span is None else f"{span[0]:.3f} to {span[1]:.3f}"
-
-
 def _format_bar(bar: float | str | None) -> str:
     """A bar; it may be the name of another prediction."""
     return f"{bar:.2f}" if isinstance(bar, float) else bar or ""
@@ -337,7 +333,7 @@ SCORE_COLUMNS = (
     Column("score", "what"),
     Column("by", "by"),
     Column("value", "score", ".3f"),
-    Column("interval", "interval", _format_span),
+    Column("interval", "interval", ".3f"),
     Column("bar", "bar", _format_bar),
     Column("", "pass"),
 )
@@ -379,6 +375,3 @@ OPTIONS = {
     },
 }
 main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

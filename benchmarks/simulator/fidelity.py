@@ -29,7 +29,6 @@ from benchmarks.simulator.power import score_all
 from benchmarks.simulator.rows import (
     LATENCY,
     SHIPPED,
-    Fit,
     Pairs,
     Recording,
     Work,
@@ -101,7 +100,8 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
     )
     lines, registers, plots = [], [], {}
     for n, one in enumerate(LATENCY):
-        found, fits = pairs[one.device], _list_fits(fitted, n)
+        found, both = pairs[one.device], {"shipped": SHIPPED, "refitted": fitted}
+        fits = {name: (values.rates, values.clock_shares[n]) for name, values in both.items()}
         lines.append(
             make_latency_line(one, f"{len(compiled[one.device])} compiled", found, learn[one.device], fits)
         )
@@ -123,12 +123,6 @@ def measure_clblast(data: Path, count: int, seed: int, whole: bool) -> dict[str,
         "seconds": time.perf_counter() - begun,
         "plots": plots,
         "pass": all(line["pass"] for line in lines),
-    }
-
-
-def _list_fits(fitted: Fit, n: int) -> dict[str, tuple[Any, float]]:
-    return {
-        name: (one.rates, one.clock_shares[n]) for name, one in (("shipped", SHIPPED), ("refitted", fitted))
     }
 
 
@@ -207,6 +201,3 @@ OPTIONS = {
     "--write-docs": {"action": "store_true", "help": "write docs/explanation/simulated-devices.md"},
 }
 main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, options=OPTIONS)
-
-if __name__ == "__main__":
-    raise SystemExit(main())

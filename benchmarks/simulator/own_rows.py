@@ -104,7 +104,8 @@ def read_folder(path: Path) -> tuple[str, GpuSpec, list[OwnRow]]:
 
 def _read_kernels(folder: Folder) -> dict[str, Measured]:
     """Measured kernels by digest; of a kernel that was measured twice, the metering beside its equals."""
-    found = {one.schedule.digest: one for one in map(_read_versus, _list_versus(folder))}
+    versus = (row for row in folder.list_rows("versus") if row["status"] == "ok" and "schedule" in row)
+    found = {one.schedule.digest: one for one in map(_read_versus, versus)}
     found |= {one.schedule.digest: one for one in _read_timed(folder)}
     counters = {row["item"]: row["launches"][0] for row in folder.list_rows("counters") if "launches" in row}
     for row in folder.list_rows("equals"):
@@ -119,10 +120,6 @@ def _read_kernels(folder: Folder) -> dict[str, Measured]:
     return {
         digest: Measured(**(vars(one) | {"counters": counters.get(digest)})) for digest, one in found.items()
     }
-
-
-def _list_versus(folder: Folder) -> Iterator[dict[str, Any]]:
-    return (row for row in folder.list_rows("versus") if row["status"] == "ok" and "schedule" in row)
 
 
 def _read_equal(schedule: Schedule, figures: Mapping[str, Any]) -> Measured:

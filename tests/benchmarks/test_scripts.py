@@ -293,7 +293,7 @@ GOVERNOR_SCRIPTS = (
 def test_every_script_has_a_stub() -> None:
     have_tests = {f"governor.{name}" for name in GOVERNOR_SCRIPTS}
     have_tests |= {"explorer.steps", "search.ablation", "simulator.energy", "simulator.own"}
-    have_tests |= {"models.conformance_onnx"}
+    have_tests |= {"models.conformance_onnx", "gpu.rehearsal"}
     assert set(SCRIPTS) == {*STUBS, *have_tests}
 
 

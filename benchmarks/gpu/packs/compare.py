@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.ranking import compute_error, spearman
 from benchmarks.gpu.folder import Row
-from benchmarks.gpu.packs.predictions import SLOWDOWN, OperatorPredictions
+from benchmarks.gpu.packs.predictions import SLOWDOWN, OperatorPredictions, choose_by_energy
 from ekc.tables import format_table
 
 Vector = NDArray[np.float64]
@@ -94,7 +94,7 @@ def _compare_energies(filed: OperatorPredictions, measured: Measured) -> dict[st
     model = filed.figures["energy_j"][rows]
     allowed = seconds <= (1.0 + SLOWDOWN) * seconds.min()
     least = float(joules[allowed].min())
-    said = _choose(model, filed.figures["sustained_s"][rows])
+    said = choose_by_energy(model, filed.figures["sustained_s"][rows])
     return {
         "kernels": len(rows),
         "equal": int(allowed.sum()),
@@ -109,11 +109,6 @@ def _compare_energies(filed: OperatorPredictions, measured: Measured) -> dict[st
         "choice_slower": float(seconds[said] / seconds.min()),
         "time_choice": float(joules[np.argmin(seconds)] / least),
     }
-
-
-def _choose(joules: Vector, seconds: Vector) -> int:
-    """The first choice by energy among kernels: the least joules at most `SLOWDOWN` slower."""
-    return int(np.argmin(np.where(seconds <= (1.0 + SLOWDOWN) * seconds.min(), joules, np.inf)))
 
 
 def _align(filed: OperatorPredictions, figures: Mapping[str, float]) -> tuple[NDArray[np.int64], Vector]:

@@ -162,7 +162,8 @@ def write_pack(path: Path, head: PackHead, kernels: Sequence[Sequence[PackedKern
     blocks, operators = [], []
     for facts, mine in zip(head.operators, kernels, strict=True):
         plain = _join_block(mine)
-        blocks.append(_compress(plain))
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": DICTIONARY_BYTES}]
+        blocks.append(lzma.compress(plain, format=lzma.FORMAT_XZ, filters=filters))
         sizes = {"bytes": len(blocks[-1]), "unpacked_bytes": len(plain), "kernels": len(mine)}
         operators.append({**facts, **sizes})
     second = json.dumps(asdict(replace(head, operators=tuple(operators)))).encode() + b"\n"
@@ -248,8 +249,3 @@ def _unpack_block(block: bytes, size: int) -> Iterator[PackedKernel]:
         if hashlib.sha256(cubin).hexdigest() != facts.pop("cubin_sha256"):
             raise ValueError(f"machine code of schedule {facts['digest']} is not what was compiled")
         yield _make_kernel(facts, cubin)
-
-
-def _compress(plain: bytes) -> bytes:
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": DICTIONARY_BYTES}]
-    return lzma.compress(plain, format=lzma.FORMAT_XZ, filters=filters)

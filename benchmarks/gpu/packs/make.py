@@ -155,7 +155,7 @@ def make_pack(plan: Plan, path: Path, filed: Predictions | None = None) -> tuple
             ]
     finally:
         work.close()
-    kernels = [[_get_kernel(one) for one in mine] for mine in chosen]
+    kernels = [[one.kernel for one in mine if one.kernel] for mine in chosen]
     facts = plan.conditions
     head = PackHead(
         device=plan.device,
@@ -171,11 +171,6 @@ def make_pack(plan: Plan, path: Path, filed: Predictions | None = None) -> tuple
         collect_predictions(item.name, packed, [one.prediction for one in mine if one.prediction])
         for item, packed, mine in zip(plan.items, kernels, chosen, strict=True)
     )
-
-
-def _get_kernel(compiled: Compiled) -> PackedKernel:
-    assert compiled.kernel is not None
-    return compiled.kernel
 
 
 @contextmanager

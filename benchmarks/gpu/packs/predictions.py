@@ -66,6 +66,11 @@ def open_models(name: str) -> tuple[SimulatedDevice, SimulatedDevice]:
     return capped.at_clock(top), free
 
 
+def choose_by_energy(joules: NDArray[np.float64], seconds: NDArray[np.float64]) -> int:
+    """The first choice by energy among kernels: the least joules at most `SLOWDOWN` slower."""
+    return int(np.argmin(np.where(seconds <= (1.0 + SLOWDOWN) * seconds.min(), joules, np.inf)))
+
+
 def predict(name: str, quantities: Quantities, kernel: CompiledKernel) -> Prediction:
     """The claims about a compiled kernel. Raises `EkcError` where the model cannot run it."""
     capped, free = open_models(name)
@@ -103,9 +108,7 @@ class OperatorPredictions:
     @property
     def first_by_energy(self) -> str:
         """The schedule of least energy among those at most `SLOWDOWN` slower than the fastest."""
-        seconds, joules = self.figures["sustained_s"], self.figures["energy_j"]
-        allowed = seconds <= (1.0 + SLOWDOWN) * seconds.min()
-        return self.schedules[int(np.argmin(np.where(allowed, joules, np.inf)))]
+        return self.schedules[choose_by_energy(self.figures["energy_j"], self.figures["sustained_s"])]
 
 
 @dataclass(frozen=True, eq=False)

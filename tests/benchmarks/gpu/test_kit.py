@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu import trace_file, traces, versus
+from benchmarks.gpu import traces, versus
 from benchmarks.gpu.__main__ import INTERRUPTED, PARTS, main
 from benchmarks.gpu.check import DRAWN, POPULATION
 from benchmarks.gpu.folder import FILES, MOST_BYTES, Folder
@@ -26,6 +26,7 @@ from benchmarks.gpu.items import (
 )
 from benchmarks.gpu.kit import RESERVE, Budget, Kit, describe_conditions
 from benchmarks.gpu.sampling import sample_schedules
+from benchmarks.gpu.traces import read_traces
 from ekc import devices
 from ekc.devices.recording import read_recording
 from ekc.devices.recording.reader import pack_line, unpack_members
@@ -97,7 +98,7 @@ def test_dry_run_has_no_library_rows(out: Path) -> None:
 
 @pytest.mark.slow
 def test_traces_say_that_they_are_simulated(out: Path) -> None:
-    header, traces = trace_file.read_traces(out / "traces.json.gz")
+    header, traces = read_traces(out / "traces.json.gz")
     assert header["simulated"]
     assert traces
     for trace in traces:

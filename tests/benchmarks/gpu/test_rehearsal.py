@@ -49,10 +49,10 @@ def test_killed_call_goes_on_and_faults_are_found(
     monkeypatch.setattr(rehearsal, "CHILD", (sys.executable, "-c", f"FAULT = {fault!r}{CHILD}"))
     visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ())
     played = visit.play("tune", 9.0)
-    assert (played.killed, played.starts, played.status) == (1, 2, 0), visit.faults
+    assert (played["killed"], played["starts"], played["status"]) == (1, 2, 0), visit.faults
     assert [*visit.faults, *visit.list_repeated_rows()][:1] == found
     # A kill hits before or after the row of the metering that it was drawn for.
-    assert fault or played.device_s == pytest.approx(12 * 3.2, abs=3.3)
+    assert fault or played["device_s"] == pytest.approx(12 * 3.2, abs=3.3)
 
 
 def test_process_that_outlives_a_killed_call_is_a_fault(
@@ -62,7 +62,7 @@ def test_process_that_outlives_a_killed_call_is_a_fault(
     monkeypatch.setattr(rehearsal, "OUTLIVE_S", 0.2)
     monkeypatch.setattr(rehearsal, "CHILD", (sys.executable, "-c", f"FAULT = 'outlived'{CHILD}"))
     visit = rehearsal.Rehearsal(tmp_path / "out", 1, 0, ())
-    assert visit.play("tune", 9.0).killed == 1
+    assert visit.play("tune", 9.0)["killed"] == 1
     (fault,) = visit.faults
     assert fault.endswith("outlived the killed call")
     assert not rehearsal.is_running(int(fault.split()[2]))
