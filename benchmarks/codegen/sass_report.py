@@ -303,3 +303,6 @@ OPTIONS = {
     "--schedule": {"type": Path, "action": "append", "default": []},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

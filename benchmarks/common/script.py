@@ -4,7 +4,8 @@ A script has a function `measure(arguments) -> result` and ends in
 
     main = make_main(__doc__, measure, BAR, options={"--trials": {"type": int, "default": 64}})
 
-which runs it where the script is the program, as in `python -m benchmarks.search.depth`.
+    if __name__ == "__main__":
+        raise SystemExit(main())
 
 An option has the arguments of `argparse.ArgumentParser.add_argument`. The result holds "lines", one for each
 row of the table. A line that a bar judges holds "pass". `format_lines` makes the table, of columns that each
@@ -84,7 +85,6 @@ def make_main(
     seed: int = 0,
 ) -> Callable[..., int]:
     """Make the `main` of a script: it parses the options, measures, prints the verdict and writes the JSON.
-    Where the script of `measure` is the program that runs, `main` runs here, and its status ends the program.
 
     `main(words=None)` returns 1 where the bar is missed, else 0. The JSON holds the result, `bar` and `pass`;
     without a bar both are null. A result may hold its own "bar" and "pass". `seed`: the default of `--seed`.
@@ -109,8 +109,6 @@ def make_main(
             arguments.json.write_text(json.dumps(result, indent=1))
         return int(result["pass"] is False)
 
-    if measure.__module__ == "__main__":
-        raise SystemExit(main())
     return main
 
 

@@ -247,3 +247,6 @@ OPTIONS = {
     "--naive": {"type": int, "default": 64, "help": "of the naive matmul"},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -203,3 +203,6 @@ OPTIONS = {
     "--steps": {"type": int, "default": 10, "help": "next steps compiled, default %(default)s"},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -147,3 +147,6 @@ OPTIONS = {
     "--data": {"type": Path, "help": "folder with the recordings"},
 }
 main = make_main(__doc__, measure, options=OPTIONS, seed=3000)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -245,3 +245,6 @@ OPTIONS = {
     "--only": {"default": ",".join(GOVERNORS).replace(", ", "; "), "help": "governors, by comma"},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS, seed=100)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

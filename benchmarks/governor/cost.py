@@ -87,3 +87,6 @@ OPTIONS = {
     "--seconds": {"type": float, "default": 180.0},
 }
 main = make_main(__doc__, measure, {"share": BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

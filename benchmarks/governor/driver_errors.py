@@ -235,3 +235,6 @@ OPTIONS = {
     "--quick": {"action": "store_true", "help": "jobs of some seconds"},
 }
 main = make_main(__doc__, measure, {"back_s": BACK_S, "back_of_guard_s": GUARD_S}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

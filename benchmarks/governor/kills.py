@@ -312,3 +312,6 @@ OPTIONS = {
     "--under": {"choices": CONDITIONS, "default": "nothing", "help": "fault beside the kills, see above"},
 }
 main = make_main(__doc__, measure, {"back_s": BAR_S}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

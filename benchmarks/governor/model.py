@@ -263,3 +263,6 @@ OPTIONS = {
     "--card": {"choices": CARDS, "help": "only this card"},
 }
 main = make_main(__doc__, measure, {"errors": "below those of the mean of other jobs"}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

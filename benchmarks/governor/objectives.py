@@ -181,3 +181,6 @@ OPTIONS = {
     **make_job_options(2),
 }
 main = make_main(__doc__, measure, options=OPTIONS, seed=6000)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

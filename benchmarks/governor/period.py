@@ -321,3 +321,6 @@ OPTIONS = {
     "--traces": {"type": Path, "help": "recorded traces as well"},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS, seed=30_000)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -258,3 +258,6 @@ OPTIONS = {
 main = make_main(
     __doc__, measure, {"share_of_best": [*SHARE_BARS.values()], "beyond": BEYOND_BARS}, options=OPTIONS
 )
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -273,3 +273,6 @@ OPTIONS = {
     "--jobs": {"type": int, "default": 120, "help": "jobs, default %(default)s"},
 }
 main = make_main(__doc__, measure, options=OPTIONS, seed=30_000)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

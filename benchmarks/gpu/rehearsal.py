@@ -201,3 +201,6 @@ def measure(given: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, {"minutes": VISIT_MINUTES, "faults": 0}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

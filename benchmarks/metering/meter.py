@@ -99,3 +99,6 @@ OPTIONS = {
     "--seconds": {"type": float, "default": 3.0},
 }
 main = make_main(__doc__, measure, {"error": ERROR, "held": HELD}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

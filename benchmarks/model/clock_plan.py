@@ -271,3 +271,6 @@ OPTIONS = {
     "--seeds": {"type": int, "default": 3, "help": "number of seeds, default %(default)s"},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -186,3 +186,6 @@ OPTIONS = {
     "--records": {"type": Path, "default": Path("build/scheduler")},
 }
 main = make_main(__doc__, measure, {"high": BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -221,3 +221,6 @@ OPTIONS = {
     "--page": {"type": Path, "metavar": "FILE", "help": "write the page of the documentation there"},
 }
 main = make_main(__doc__, measure, {"wrong, crash, internal error": 0, "right": LEAST_RIGHT}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -196,3 +196,6 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 BAR = {"ratio": LOSS_BAR, "search_share": TIME_BAR}
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -214,3 +214,6 @@ OPTIONS = {
     "--no-residual": {"action": "store_true", "help": "on a device without the seeded residual"},
 }
 main = make_main(__doc__, measure, {"random": BAR, "long": BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -159,3 +159,6 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, {"energy_median": LOSS_BAR, "metered": SHARE_BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -182,3 +182,6 @@ OPTIONS = {
     "--strategies": {"default": ",".join(STRATEGIES)},
 }
 main = make_main(__doc__, measure, BAR, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

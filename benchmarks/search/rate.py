@@ -217,3 +217,6 @@ OPTIONS = {
     "--population": {"type": int, "nargs": "+", "default": list(POPULATIONS)},
 }
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

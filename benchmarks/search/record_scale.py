@@ -171,3 +171,6 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, BARS, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

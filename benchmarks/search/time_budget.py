@@ -127,3 +127,6 @@ def _compare_pair(fast: dict[str, Any], lean: dict[str, Any]) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, {"energy_median": BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -189,3 +189,6 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
 
 main = make_main(__doc__, measure, {"speedup": BAR, "problems": 0}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -269,3 +269,6 @@ OPTIONS = {
     "--rows": {"type": int, "default": 200},
 }
 main = make_main(__doc__, measure, {name: bar for name, (_, bar) in COUNTERS.items()}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

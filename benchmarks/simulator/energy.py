@@ -375,3 +375,6 @@ OPTIONS = {
     },
 }
 main = make_main(__doc__, measure, BARS | {"power": POWER_BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -201,3 +201,6 @@ OPTIONS = {
     "--write-docs": {"action": "store_true", "help": "write docs/explanation/simulated-devices.md"},
 }
 main = make_main(__doc__, measure, {"spearman": RANK_BARS, "median_error": ERROR_BAR}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -323,3 +323,6 @@ OPTIONS = {
     "--rows": {"action": "store_true", "help": "print every row"},
 }
 main = make_main(__doc__, measure, {"median_error": ERROR_BARS, "spearman": RANK_BARS}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

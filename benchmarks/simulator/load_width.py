@@ -131,3 +131,6 @@ OPTIONS = {
     "--cache": {"type": Path, "help": "folder of compiled kernels"},
 }
 main = make_main(__doc__, measure, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -284,3 +284,6 @@ OPTIONS = {
     "--fit": {"action": "store_true", "help": "fit the energies of events on the fitted half"},
 }
 main = make_main(__doc__, measure, {"scored half": "power error below that of the median"}, options=OPTIONS)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -224,6 +224,8 @@ def _compute_resize_rows(op: Operation, axis: int, place: str, rounding: str) ->
         return i
     if place not in COORDINATES:
         raise NotExpressible(f"resize with coordinates {place}")
+    if rounding not in ROUNDINGS:
+        raise NotExpressible(f"resize with nearest_mode {rounding}")
     x = ROUNDINGS[rounding](COORDINATES[place](i, scale, size, out))
     rows: np.ndarray[Any, Any] = np.clip(x, 0, size - 1).astype(np.int64)
     return rows
