@@ -97,12 +97,12 @@ def test_forked_children_and_theirs_tune_after_their_parent_did(tmp_path: Path) 
 TREES = """
 import numpy as np
 import xgboost
-from ekc.search.cost_model.xgboost_model import predict_values, train_residual_trees
+from ekc.boosted_trees import predict_values, train_trees
 
 def learn():
     rows = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
     values = 1.0 + np.arange(16)
-    trees = train_residual_trees(rows, np.ones(16), values, values, 0)
+    trees = train_trees({}, rows, values, 20)
     assert len(predict_values(trees, rows)) == 16
     return 0
 
@@ -143,10 +143,10 @@ def nvrtc():
 
 def xgboost():
     import xgboost as library
-    from ekc.search.cost_model.xgboost_model import train_residual_trees
+    from ekc.boosted_trees import train_trees
     library.train = watched(library.train)
     rows, one = np.arange(8, dtype=np.float32)[:, None] * np.ones(3, np.float32), np.ones(8)
-    return lambda: train_residual_trees(rows, one, one, one, 0)
+    return lambda: train_trees({}, rows, one, 20)
 
 def sqlite():
     from ekc.search.database.database import RecordStore

@@ -5,10 +5,10 @@
 
 Each job (six kinds, two simulated cards, as many seeds of each) runs from its first to its last second under
 each governor. Its joules and seconds, measuring and searching included, are compared with the same job at
-the driver's default. Jobs of seeds 0 to 7 were used while the governor was built; the models of
-GPOEO are trained on seeds 1000 to 1011. `oracle.py` splits what the oracle saved and a governor did not by
-the task of the governor at that time. All of it is simulated: jobs and cards respond to clocks as
-recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
+the driver's default. Jobs of seeds 0 to 7 were used while the governor was built. The models of
+GPOEO and of "ekc govern, model" are trained on seeds 1000 to 1011. `oracle.py` splits what the oracle saved
+and a governor did not by the task of the governor at that time. All of it is simulated: jobs and cards
+respond to clocks as recordings of real ones do (`ekc/governor/simulation/random_jobs.py`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from benchmarks.common.script import Arguments, Column, Option, format_lines, make_main
 from benchmarks.governor.baselines import run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import GpoeoRule
-from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.model import BoostedModel, train_simulated_model
 from benchmarks.governor.oracle import CAUSES, OracleResult, Regret, choose_oracle_clocks
+from benchmarks.governor.predict import train_simulated_model
 from ekc.errors import InvalidInput
 from ekc.governor.event_records import Chosen, Event, Shifted
 from ekc.governor.loop import govern
 from ekc.governor.request import Policy
+from ekc.governor.response_model import ResponseModel
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_run import SimulatedJob, SimulatedRun
 
@@ -62,17 +62,18 @@ class EventRecorder:
         return false, regimes - 1 - last_regime
 
 
-RunGovernor = Callable[[CountedRun, BoostedModel, EventRecorder], object]
+RunGovernor = Callable[[SimulatedRun, ResponseModel, EventRecorder], object]
 GOVERNORS: dict[str, tuple[RunGovernor, bool]] = {
     # The function that runs, and whether the job has step hooks.
     "ekc govern": (lambda run, model, tell: govern(run, run, Policy(), tell), False),
     "ekc govern, step hooks": (lambda run, model, tell: govern(run, run, Policy(), tell), True),
+    "ekc govern, model": (lambda run, model, tell: govern(run, run, Policy(), tell, model=model), False),
     "GPOEO as published": (lambda run, model, tell: run_gpoeo(run, model), False),
     "GPOEO, plain energy": (lambda run, model, tell: run_gpoeo(run, model, GpoeoRule(0)), False),
     "ODPP": (lambda run, model, tell: run_odpp(run, run), False),
     "Zeus caps, step hooks": (lambda run, model, tell: run_zeus_sweep(run, run), True),
 }
-OURS = ("ekc govern", "ekc govern, step hooks")
+OURS = ("ekc govern", "ekc govern, step hooks", "ekc govern, model")
 
 
 def sample_jobs(first: int, seeds: int, seconds: float) -> Iterator[SimulatedJob]:
@@ -92,11 +93,11 @@ def measure_default(job: SimulatedJob) -> tuple[float, float]:
 
 
 def judge_job(
-    job: SimulatedJob, best: OracleResult, bill: tuple[float, float], name: str, model: BoostedModel
+    job: SimulatedJob, best: OracleResult, bill: tuple[float, float], name: str, model: ResponseModel
 ) -> JobResult:
     """Run one job under one governor; `bill`: joules and seconds at the default."""
     run_governor, has_hooks = GOVERNORS[name]
-    run = CountedRun(job, has_hooks=has_hooks)
+    run = SimulatedRun(job, has_hooks=has_hooks)
     regret = Regret(run, job, best) if name in OURS else None
     recorder = EventRecorder(run, regret)
     run_governor(run, model, recorder)

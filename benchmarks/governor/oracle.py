@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.decision import find_best
 from ekc.governor.event_records import Applied, Chosen, Event, Shifted, Skipped, Started
 from ekc.governor.protocols import Settings
@@ -19,6 +18,7 @@ from ekc.governor.request import Policy
 from ekc.governor.samples import Values
 from ekc.governor.simulation.simulated_run import (
     SimulatedJob,
+    SimulatedRun,
     compute_clock_indices,
     compute_costs,
     compute_tables,
@@ -77,7 +77,7 @@ def derive_activity(before: str, event: Event) -> str:
 class Regret:
     """Adds up the regret of one job from the governor's events while it runs."""
 
-    def __init__(self, run: CountedRun, job: SimulatedJob, best: OracleResult) -> None:
+    def __init__(self, run: SimulatedRun, job: SimulatedJob, best: OracleResult) -> None:
         self._run = run
         self._job = job
         self._begins = np.searchsorted(job.regime, np.arange(job.count_regimes() + 1)).astype(float)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ekc.governor.live.governor_process import GovernorExit
     from ekc.governor.live.job_report import GovernorLog
     from ekc.governor.live.metrics import GovernorMetrics
+    from ekc.governor.model_file import ModelFile
     from ekc.governor.protocols import Actuator, Probe
     from ekc.governor.request import PlannedClock, Policy, Tariff
     from ekc.governor.saved_choice import ChoiceFile
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 SIMULATE_OPTIONS = ("card", "minutes", "seed")
 GPU_OPTIONS = ("gpu", "each", "actuator", "sm_before", "memory_before", "gpus_of", "steps", "plan")
-POLICY_OPTIONS = (*OBJECTIVE_OPTIONS, "advise")
+POLICY_OPTIONS = (*OBJECTIVE_OPTIONS, "advise", "model")
 RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
 
 
@@ -63,6 +64,13 @@ RESTORE_ALONE = "--restore goes alone; govern with a second command, after it"
     type=FILE,
     metavar="FILE",
     help="Hold the clock of this plan instead of a search. `ekc tune --clocks search --plan FILE` writes it.",
+)
+@click.option(
+    "--model",
+    type=FILE,
+    metavar="FILE",
+    help="Begin a search at the clock that this model predicts from counters. "
+    "`python -m benchmarks.governor.predict --out FILE` writes it.",
 )
 @click.option(
     "--max-slowdown",
@@ -253,6 +261,11 @@ def govern(
     if options["plan"] is not None:
         refuse_unused_options(POLICY_OPTIONS, "the plan has its clock, and nothing is searched; leave it out")
         options["plan"] = _read_plan(options["plan"])
+    if options["advise"]:
+        refuse_unused_options(("model",), "it says where a search begins, and advice has none; leave it out")
+    if options["plan"] is not None or options["advise"]:
+        options["model"] = None  # A default of a file or of the environment, which has no search to begin.
+    options["model"] = _read_model(options["model"], options["card"] if simulate else None)
     from ekc.cli.govern_output import GovernOutput
 
     policy, tariff = make_policy(click.get_current_context(), options), make_tariff(options)
@@ -280,6 +293,19 @@ def _read_plan(file: Path) -> PlannedClock:
     return PlannedClock(plan.device, plan.clock_mhz, plan.slowdown, plan.savings.together.value)
 
 
+def _read_model(file: Path | None, card: str | None) -> ModelFile | None:
+    """The model of a file, if one is given. Raises `InvalidInput` where it does not fit, also one of another
+    simulated card; the boards of a job are known later."""
+    if file is None:
+        return None
+    from ekc.governor.model_file import read_model_file
+
+    model = read_model_file(file)
+    if card is not None:
+        model.check_board(f"the simulated {card}", card)
+    return model
+
+
 def _govern_job(
     command: tuple[str, ...], pid: int | None, policy: Policy, lines: GovernOutput, options: dict[str, Any]
 ) -> GovernorExit:
@@ -305,6 +331,7 @@ def _govern_job(
         previous_settings=Settings(options["sm_before"], options["memory_before"]),
         remember=check_memory_name(options),
         plan=options["plan"],
+        model=options["model"],
     )
     try:
         job = CommandJob(command) if command else AttachedJob(pid or 0)
@@ -326,6 +353,7 @@ def _govern_simulated(
     from ekc.governor.live.session import GovernorSession
     from ekc.governor.loop import govern as run_governor
     from ekc.governor.protocols import NullActuator
+    from ekc.governor.response_model import load_model
     from ekc.governor.simulation.simulated_run import SimulatedRun
 
     policy = policy.for_unit(1)
@@ -333,11 +361,12 @@ def _govern_simulated(
     if not options["advise"]:
         assert isinstance(unit.probe, SimulatedRun)
         file = _open_choice_file(policy, lines, options)
+        model = options["model"] and load_model(options["model"])
 
         def run(probe: Probe, actuator: Actuator, hear: EventCallback) -> object:
             if file is None:
-                return run_governor(probe, actuator, policy, hear)
-            return run_governor(probe, actuator, policy, hear, saved=file.read(), save=file.write)
+                return run_governor(probe, actuator, policy, hear, model=model)
+            return run_governor(probe, actuator, policy, hear, file.read(), file.write, model)
 
         return GovernorSession([unit], run, lines).wait(), compute_truth(unit.probe, policy)
     nothing = NullActuator(unit.actuator.list_offered(), simulated=True)

@@ -131,6 +131,8 @@ class LimitSearch:
     """Whether a check of the running job has confirmed a choice: later ones need less margin."""
     remaining_s: float = 900.0
     """Expected seconds of the rest of the job, which gains from what a reading shows."""
+    first_value: float | None = None
+    """Value to measure first, as a model expects it to be the best; None to begin by the budget."""
 
     def get_default_limit(self, readings: PhaseReadings) -> float:
         """Value of the limit above which it does not bind; the top value where that was not measured."""
@@ -276,6 +278,8 @@ class LimitSearch:
         highest = int(np.searchsorted(self.values, base)) - 1
         if highest < 0:
             return None
+        if self.first_value is not None:
+            return min(int(np.searchsorted(self.values, self.first_value)), highest)
         x = UNBOUNDED_FIRST_X
         if self.policy.objective == "energy":
             x = self.policy.max_slowdown / (FIRST_POINT_SLOWDOWN * max(0.2, readings.get_default_sm_util()))

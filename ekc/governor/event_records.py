@@ -4,7 +4,7 @@ probe's clock, and as a line for people."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,31 @@ class Expected(Event):
     """Expected slowdown."""
     saving: float
     """Expected saving, as a share of the default's joules per step."""
+
+
+@dataclass(frozen=True)
+class Predicted(Expected):
+    """A model's prediction, by which the search begins."""
+
+    trained_on: str
+    counters: Mapping[str, float]
+    """Counters that it was made from, 0 to 100."""
+
+    def format_line(self) -> str:
+        """Training data, and the outcome that is expected at the best settings."""
+        outcome = f"{self.slowdown:+z.1%} time, {-self.saving:+z.1%} energy per step"
+        return f"a model of {self.trained_on} expects {outcome} at {format_settings(self.settings)}"
+
+
+@dataclass(frozen=True)
+class ModelUnused(Event):
+    """A search begins without the model that was given."""
+
+    reason: str
+
+    def format_line(self) -> str:
+        """The reason."""
+        return f"the search begins without the model: {self.reason}"
 
 
 @dataclass(frozen=True)

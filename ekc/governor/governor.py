@@ -31,6 +31,7 @@ from ekc.argument_checks import check_flag, format_value
 from ekc.errors import InvalidInput
 from ekc.forks import detach_in_children
 from ekc.governor.live.steps import StepCounter
+from ekc.governor.model_file import read_model_file
 from ekc.governor.request import GovernorRequest, Policy, Tariff, check_name, parse_deadline
 
 _GOVERN_COMMAND = (sys.executable, "-m", "ekc", "govern")
@@ -50,9 +51,10 @@ class Governor:
     this, for each GPU or for all. `deadline`: least energy that ends in time ("2h", "18:30"), with
     `remaining_s` or `steps_total`, the steps of the whole job. `price` (money and currency) and `intensity`
     (grams of CO2) of a kWh: the report has money and CO2 saved. `remember`: a name under which the choice is
-    kept for the next run. `gpus`: numbers as nvidia-smi counts, or UUIDs; by default those that this process
-    uses. `each`: a control loop for each GPU instead of all alike. `actuator`: "auto", "nvml", "daemon" or
-    "zeusd". `advise`: set nothing and report what would be set. `quiet`: print only failures.
+    kept for the next run. `model`: file of a model that says which clock is tried first. `gpus`: numbers as
+    nvidia-smi counts, or UUIDs; by default those that this process uses. `each`: a control loop for each GPU
+    instead of all alike. `actuator`: "auto", "nvml", "daemon" or "zeusd". `advise`: set nothing and report
+    what would be set. `quiet`: print only failures.
     Raises `InvalidInput` for bad arguments.
     """
 
@@ -70,6 +72,7 @@ class Governor:
         price: tuple[float, str] | None = None,
         intensity: float | None = None,
         remember: str | None = None,
+        model: str | Path | None = None,
         gpus: Sequence[int | str] = (),
         each: bool = False,
         actuator: str = "auto",
@@ -86,6 +89,8 @@ class Governor:
         tariff = _make_tariff(price, intensity)
         if remember is not None:
             check_name(remember, each=each, has_deadline=deadline is not None)
+        if model is not None:
+            read_model_file(Path(model))
         for name, value in (("each", each), ("advise", advise), ("quiet", quiet)):
             check_flag(name, value)
         is_list = isinstance(gpus, Sequence) and not isinstance(gpus, (str, bytes))
@@ -96,6 +101,7 @@ class Governor:
         switches = {"--each": each, "--advise": advise, "--quiet": quiet}
         self._flags += [name for name, is_on in switches.items() if is_on]
         self._flags += [] if remember is None else ["--remember", remember]
+        self._flags += [] if model is None else ["--model", str(model)]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._folder_finalizer: weakref.finalize[..., Governor] | None = None

@@ -55,6 +55,7 @@ from ekc.governor.phase import Phase
 from ekc.governor.protocols import Actuator, LimitTaken, Probe, Settings
 from ekc.governor.readings import NOT_MEASURED, PhaseReadings
 from ekc.governor.request import Policy
+from ekc.governor.response_model import ResponseModel
 from ekc.governor.samples import has_work
 from ekc.governor.saved_choice import SavedChoice, SaveFunction, list_choices, try_choice
 
@@ -87,16 +88,17 @@ def govern(
     on_event: EventCallback = lambda event: None,
     saved: Sequence[SavedChoice] = (),
     save: SaveFunction = lambda choices: None,
+    model: ResponseModel | None = None,
 ) -> GovernResult:
     """Govern one job until it ends.
 
     Limits are set by `actuator.apply` only. Nothing is restored at the end; the owner of the actuator does
     that. `saved`: choices of an earlier run, which are tried first; `save` gets those of this run after each
-    check and at the end. Where the driver fails for a while, the job is measured again later
-    (`DriverRetries`). Raises what else probe and actuator raise. An actuator that cannot set anything leaves
-    the job as it is: it is only measured.
+    check and at the end. `model` says which clock a search tries first. Where the driver fails for a while,
+    the job is measured again later (`DriverRetries`). Raises what else probe and actuator raise. An actuator
+    that cannot set anything leaves the job as it is: it is only measured.
     """
-    return _ControlLoop(probe, actuator, policy or Policy(), on_event, saved, save).run()
+    return _ControlLoop(probe, actuator, policy or Policy(), on_event, saved, save, model).run()
 
 
 class _ControlLoop:
@@ -108,6 +110,7 @@ class _ControlLoop:
         on_event: EventCallback,
         saved: Sequence[SavedChoice] = (),
         save: SaveFunction = lambda choices: None,
+        model: ResponseModel | None = None,
     ) -> None:
         self._probe = probe
         self._policy = policy
@@ -116,7 +119,7 @@ class _ControlLoop:
         self._actuator = actuator
         self._list_offered()
         self._meter = JobMeter(probe, actuator, on_event)
-        self._saved, self._save = saved, save
+        self._saved, self._save, self._model = saved, save, model
         self._retries = DriverRetries(probe, actuator, on_event)
         self._phases: list[Phase] = []
         self._unfinished: Phase | None = None  # No limits have been chosen for it yet.
@@ -206,7 +209,7 @@ class _ControlLoop:
         self._enter_phase(phase)
         if level != "large" and last_phase is not None:
             # The search starts at the default memory clock: the old choice may not suit the new work.
-            phase.search = replace(last_phase.search, memory_mhz=None)
+            phase.search = replace(last_phase.search, memory_mhz=None, first_value=None)
         first = phase.readings.default_readings[0]
         payoff = estimate_payoff(
             self._policy, self._probe.now() - self._start_s, phase.progress.compute_window_s(), first.watts
@@ -217,6 +220,8 @@ class _ControlLoop:
             return phase
         self._limit_search_budget(phase)
         if not self._try_saved_choice(phase):
+            if self._model is not None:
+                phases.predict_first_value(self._meter, phase, self._model)
             self._search_phase(phase)
         return phase
 
@@ -282,7 +287,7 @@ class _ControlLoop:
 
     def _watch_phase(self, phase: Phase) -> str:
         """Watch until the job changes; returns the level of the change, "doubt" where only checks show it."""
-        detector, beat_monitor = _make_monitors(phase)
+        detector, beat_monitor = phase.make_monitors()
         stretch = WatchedStretch(self._meter)
         checks, wait_s = self._make_check_schedule(phase), 0.0
         while True:
@@ -323,7 +328,7 @@ class _ControlLoop:
                     self._on_event(Shifted(self._probe.now(), "small", NOT_MEASURED))
                     return "doubt"
                 if verdict in ("moved", "searched") or suspected:
-                    detector, beat_monitor = _make_monitors(phase)
+                    detector, beat_monitor = phase.make_monitors()
             elif detector.is_ready() and not is_deviating:
                 wait_s = min(max(look_s, 2 * wait_s), MAX_WAIT_S)
                 samples = self._meter.record(wait_s)
@@ -443,7 +448,3 @@ class _ControlLoop:
         if choice == self._actuator.settings():
             self._on_event(Applied(self._probe.now(), choice, why))
         self._meter.set_limits(choice, why)
-
-
-def _make_monitors(phase: Phase) -> tuple[ChangeDetector, BeatMonitor]:
-    return ChangeDetector(phase.compute_look_s(), phase.get_expected_signature()), BeatMonitor()

@@ -7,9 +7,16 @@ from math import ceil
 
 import numpy as np
 
-from ekc.governor.change_detection import compute_signature, has_lost_beat, is_disturbed, make_signature
-from ekc.governor.decision import LimitSearch, compute_score, compute_violation
-from ekc.governor.event_records import Checked, Chosen, Measured, PeriodFound
+from ekc.governor.change_detection import (
+    BeatMonitor,
+    ChangeDetector,
+    compute_signature,
+    has_lost_beat,
+    is_disturbed,
+    make_signature,
+)
+from ekc.governor.decision import LimitSearch, compute_score, compute_violation, find_best
+from ekc.governor.event_records import Checked, Chosen, Measured, ModelUnused, PeriodFound, Predicted
 from ekc.governor.job_meter import WORK_POLL_S, JobMeter, TotalsBySettings, make_reading
 from ekc.governor.period import find_period
 from ekc.governor.period_tracking import track_period_near
@@ -20,10 +27,11 @@ from ekc.governor.progress_rate import (
     make_step_source,
     measure_progress_rate,
 )
-from ekc.governor.protocols import OfferedSettings, Settings
+from ekc.governor.protocols import CountersMissing, OfferedSettings, Settings
 from ekc.governor.readings import NOT_MEASURED, DefaultComparison, JobReading, PhaseReadings
 from ekc.governor.request import Policy
-from ekc.governor.response_curve import choose_control
+from ekc.governor.response_curve import SM_CLOCK, choose_control
+from ekc.governor.response_model import ResponseModel
 from ekc.governor.samples import (
     SensorSamples,
     concatenate_samples,
@@ -37,6 +45,8 @@ MAX_FIRST_S = 75.0
 """Seconds after which the first reading starts, however few steps have ended."""
 MIN_FIRST_STEPS = 3
 """Steps that must have ended before their mean length is used."""
+COUNTER_WINDOW_S = (4.0, 25.0)
+"""Shortest and longest stretch in seconds over which counters are read; it lasts one period."""
 MIN_IDLE_S = 8.0
 """Seconds without a kernel after which a job is idle, if that is also longer than `IDLE_PERIODS` periods."""
 IDLE_PERIODS = 1.5
@@ -119,6 +129,10 @@ class Phase:
             return None
         last = min(reversed(readings), key=lambda r: abs((control.get_value(r.settings) or value) - value))
         return make_signature(last.watts, last.sm_util, last.memory_util)
+
+    def make_monitors(self) -> tuple[ChangeDetector, BeatMonitor]:
+        """New monitors of the job under the choice."""
+        return ChangeDetector(self.compute_look_s(), self.get_expected_signature()), BeatMonitor()
 
     def has_confirmed_beat(self) -> bool:
         """Whether several readings at the default found the beat: if it is lost then, the job has changed."""
@@ -233,6 +247,34 @@ MAX_MEMORY_UTIL = 12.0
 """Memory use in percent above which lower memory clocks are not tried."""
 MAX_TRADED_SLOWDOWN = 0.02
 """Largest slowdown that a higher SM clock may offset for a lower memory clock."""
+
+
+def predict_first_value(meter: JobMeter, phase: Phase, model: ResponseModel) -> None:
+    """Let the search begin at the SM clock that a model expects to be the best, within the clocks that it was
+    trained over. It reads counters over one period at the default. Where it cannot predict, an event says
+    why, and the search begins as it does without a model."""
+    search, default = phase.search, phase.readings.default_readings[-1]
+    base = search.get_default_limit(phase.readings)
+    is_candidate = (search.values < base) & (search.values >= model.description.clock_ratios[0] * base)
+    if search.control is not SM_CLOCK or not is_candidate.any():
+        meter.on_event(ModelUnused(meter.probe.now(), "no SM clock that it was trained over can be set"))
+        return
+    counters: dict[str, float] = {}
+    if model.description.counters:
+        meter.set_limits(Settings(), "the default, to read counters")
+        period_s = np.fmax(phase.progress.period_s, COUNTER_WINDOW_S[0])
+        try:
+            counters = meter.probe.read_counters(float(min(period_s, COUNTER_WINDOW_S[1])))
+        except CountersMissing as problem:
+            meter.on_event(ModelUnused(meter.probe.now(), str(problem)))
+            return
+    values = search.values[is_candidate]
+    slowdown, saving = model.predict_clocks(counters, default, values, base)
+    best = find_best(search.policy, slowdown, saving)
+    place = len(values) - 1 if best is None else best
+    phase.search = replace(search, first_value=float(values[place]))
+    expected = search.control.make_settings(values[place]), float(slowdown[place]), float(saving[place])
+    meter.on_event(Predicted(meter.probe.now(), *expected, model.description.trained_on, counters))
 
 
 def run_search(meter: JobMeter, phase: Phase, offered: OfferedSettings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ekc.devices.clocks.limits import LIMITS, Limit, LimitTaken, OfferedSettings, Settings
-from ekc.errors import ActuatorError
+from ekc.errors import ActuatorError, EkcError
 
 if TYPE_CHECKING:
     from ekc.governor.samples import SensorSamples
@@ -64,6 +64,20 @@ class Probe(Protocol):
 
     def read_step_count(self) -> float | None:
         """Training steps so far; None where no hooks count them."""
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        """Mean of each of `ekc.governor.model_file.COUNTERS` over the next `seconds`, 0 to 100. Raises
+        `CountersMissing`."""
+
+
+class CountersMissing(EkcError):
+    """Counters cannot be read: the card has none, or permission is missing."""
+
+
+def is_board(name: str, product_name: str) -> bool:
+    """Whether a board of this product name is one of a shorter name, such as "h200"."""
+    short, product = ("".join(filter(str.isalnum, x.lower())) for x in (name, product_name))
+    return short in product
 
 
 class NullActuator:

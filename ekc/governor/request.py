@@ -10,6 +10,7 @@ from datetime import datetime, time, timedelta
 
 from ekc.argument_checks import format_value, is_number
 from ekc.errors import InvalidInput
+from ekc.governor.model_file import ModelFile
 from ekc.governor.protocols import Settings
 
 OBJECTIVES = ("energy", "edp", "ed2p", "speed")
@@ -155,11 +156,6 @@ class PlannedClock:
     saving: float
     """Share of the energy that the plan expects to save."""
 
-    def is_for(self, product_name: str) -> bool:
-        """Whether a board of this product name is one that the plan was made for."""
-        name, product = ("".join(filter(str.isalnum, x.lower())) for x in (self.device, product_name))
-        return name in product
-
 
 @dataclass(frozen=True)
 class GovernorRequest:
@@ -182,6 +178,8 @@ class GovernorRequest:
     """Name under which the choice is kept for the next run; None to keep none."""
     plan: PlannedClock | None = None
     """A clock to hold for the whole job instead of a search; the policy is not used then."""
+    model: ModelFile | None = None
+    """A model that says which clock a search tries first."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.actuator, str) or self.actuator not in ACTUATORS:

@@ -7,19 +7,33 @@ import pytest
 
 from benchmarks.governor.baselines import gpoeo, run_gpoeo, run_odpp, run_zeus_sweep
 from benchmarks.governor.baselines.odpp import CostPoint, GpoeoRule, compute_fft_period
-from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.model import Coefficients
 from benchmarks.governor.oracle import choose_oracle_clocks
 from ekc.errors import InvalidInput
 from ekc.governor.request import Policy
-from ekc.governor.response_curve import SM_CLOCK
+from ekc.governor.response_curve import SM_CLOCK, compute_lengthening, compute_reduction
 from ekc.governor.samples import SensorSamples
 from ekc.governor.simulation.random_jobs import JOB_KINDS, sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun, compute_costs
 
 
-def no_model(counters, reading) -> tuple[Coefficients, Coefficients]:
-    return SM_CLOCK.time_prior.mean, SM_CLOCK.power_prior.mean
+class PriorModel:
+    """Predicts every job as the mean of recorded kernels."""
+
+    def predict_clocks(self, counters, reading, clocks_mhz, default_mhz):
+        x = compute_lengthening(clocks_mhz, default_mhz)
+        slowdown = SM_CLOCK.time_prior.predict_mean(x)
+        power = SM_CLOCK.power_prior.predict_mean(compute_reduction(clocks_mhz, default_mhz))
+        return slowdown, 1 - (1 + slowdown) * (1 + power)
+
+
+class CountingRun(SimulatedRun):
+    """A run that counts the readings of counters."""
+
+    counter_readings = 0
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        self.counter_readings += 1
+        return super().read_counters(seconds)
 
 
 @pytest.mark.parametrize("kind", JOB_KINDS)
@@ -37,37 +51,36 @@ def test_oracle_keeps_the_budget_and_beats_constant_clocks(kind: str, device: st
 @pytest.mark.parametrize("kind", ["compute", "starved", "aperiodic"])
 def test_baselines_run_a_job_to_its_end(kind: str) -> None:
     for act, hooks in (
-        (lambda r: run_gpoeo(r, no_model), False),
+        (lambda r: run_gpoeo(r, PriorModel()), False),
         (lambda r: run_odpp(r, r), False),
         (lambda r: run_zeus_sweep(r, r), True),
     ):
-        run = CountedRun(sample_job(12, kind, "rtx3090", 900.0), has_hooks=hooks)
+        run = SimulatedRun(sample_job(12, kind, "rtx3090", 900.0), has_hooks=hooks)
         act(run)
         assert not run.is_running()
         assert run.true_j > 0
 
 
 def test_counter_windows_cost_time_with_a_profiler() -> None:
-    run = CountedRun(sample_job(3, "compute", "rtx3090", 300.0))
+    run = SimulatedRun(sample_job(3, "compute", "rtx3090", 300.0))
     counted = run.read_counters(30.0)
     assert 0 < counted["fma"] + counted["tensor"] < 120
-    assert run.counter_windows == [(0.0, 0)]
     while run.is_running():
         run.record(30.0)
     assert run.now() > 300.0 + 2.0
 
 
 def test_gpoeo_reads_counters_in_groups_and_chooses_a_clock() -> None:
-    run = CountedRun(sample_job(13, "compute", "h200", 1500.0))
-    run_gpoeo(run, no_model, GpoeoRule(0))
-    assert len(run.counter_windows) >= 4
+    run = CountingRun(sample_job(13, "compute", "h200", 1500.0))
+    run_gpoeo(run, PriorModel(), GpoeoRule(0))
+    assert run.counter_readings >= 4
     assert run.settings().sm_mhz is not None
 
 
 def test_gpoeo_goes_on_by_instructions_where_the_period_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpoeo, "track_period_near", lambda *_: None)
-    run = CountedRun(sample_job(13, "compute", "h200", 900.0))
-    run_gpoeo(run, no_model)
+    run = SimulatedRun(sample_job(13, "compute", "h200", 900.0))
+    run_gpoeo(run, PriorModel())
     assert not run.is_running()
 
 

@@ -20,7 +20,6 @@ from benchmarks.governor.compare import (
     summarise,
 )
 from benchmarks.governor.cost import measure_cost
-from benchmarks.governor.model import BoostedModel
 from benchmarks.governor.oracle import choose_oracle_clocks
 from benchmarks.governor.period import JudgedTrace, make_row
 from benchmarks.governor.replay import LIMITED, Sweep, make_result, read_zeus, summarise_choices
@@ -31,6 +30,7 @@ from ekc.governor import Period
 from ekc.governor.event_records import Shifted
 from ekc.governor.request import Policy
 from ekc.governor.response_curve import SM_CLOCK
+from ekc.governor.response_model import ResponseModel
 from ekc.governor.simulation.random_jobs import sample_job
 from ekc.governor.simulation.simulated_run import SimulatedRun
 from tests.benchmarks.helpers import Run
@@ -69,7 +69,7 @@ def test_comparison_figures_follow_from_the_jobs(run: Run) -> None:
 def test_regret_of_one_job_is_split_by_cause() -> None:
     job = sample_job(0, "compute", "h200", 300.0)
     oracle = choose_oracle_clocks(job, Policy())
-    result = judge_job(job, oracle, measure_default(job), "ekc govern", cast(BoostedModel, None))
+    result = judge_job(job, oracle, measure_default(job), "ekc govern", cast(ResponseModel, None))
     row = summarise("ekc govern", [result])
     assert row["regret"] == pytest.approx(oracle.saving - result["saving"])
     assert sum(result["regret_by_cause"].values()) == pytest.approx(
@@ -150,7 +150,7 @@ def test_killed_governor_leaves_the_job_and_its_settings(tmp_path: Path) -> None
 
 
 def test_model_verdict_follows_from_the_errors(run: Run) -> None:
-    text, figures = run("governor.model", "--card", "h200", "--seeds", "2")
+    text, figures = run("governor.predict", "--card", "h200", "--seeds", "2")
     assert "simulated" in text
     sources = [row["from"] for row in figures["lines"]]
     assert sources == ["counters and signals", "signals alone", "mean of other jobs"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.governor import predict
 from tests.cli.conftest import CommandLine
 
 TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
@@ -39,6 +40,10 @@ TOUCH = ("--", sys.executable, "-c", "open('started', 'w')")
         (("--simulate", "compute", "--actuator", "nvml"), "--actuator: it is for GPUs"),
         (("--simulate", "compute", "--sm-before", "1300"), "--sm-before: it is for GPUs"),
         (("--minutes", "3", *TOUCH), "--minutes: it is for --simulate"),
+        (("--model", "none.json", *TOUCH), "--model none.json: it cannot be read"),
+        (("--model", "/dev/zero", *TOUCH), "--model /dev/zero: it cannot be read"),
+        (("--advise", "--model", "none.json", *TOUCH), "--model: it says where a search begins"),
+        (("--restore", "--model", "none.json"), "--model: --restore goes alone"),
     ],
 )
 def test_bad_govern_input_is_one_line(words: tuple[str, ...], error: str, cli: CommandLine) -> None:
@@ -55,6 +60,38 @@ def test_text_has_every_event_and_a_report(cli: CommandLine) -> None:
     assert "chose " in err
     assert "compute job on h200 (simulated)" in err
     assert err.index("ekc govern: report") > err.index("job ended")
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the simulated H200, as the documented command writes it."""
+    file = tmp_path_factory.mktemp("model") / "h200.json"
+    assert predict.main(["--card", "h200", "--seeds", "2", "--out", str(file)]) == 0
+    return file
+
+
+def test_search_begins_at_the_prediction_of_a_model(model_file: Path, cli: CommandLine) -> None:
+    lines = cli(f"{SHORT} --model {model_file}").err.splitlines()
+    (expected,) = [
+        line for line in lines if "a model of 12 simulated jobs on a simulated h200 expects" in line
+    ]
+    first = next(line for line in lines if ": set SM up to" in line)
+    assert expected.rpartition(" at ")[2] in first
+    assert first.endswith(": candidate")
+    assert lines.index(expected) < lines.index(first)
+
+
+def test_model_of_another_card_is_refused(model_file: Path, cli: CommandLine) -> None:
+    line = cli.refusal(f"govern --simulate compute --card rtx3090 --model {model_file}")
+    assert f"--model {model_file}: it is for the board h200, and the simulated rtx3090 is another" in line
+
+
+def test_model_of_the_environment_is_left_out_of_advice(
+    model_file: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EKC_GOVERN_MODEL", str(model_file))
+    assert "a model of" in cli(SHORT).err
+    assert "a model of" not in cli(f"{SHORT} --advise").err
 
 
 def test_json_lines_go_to_stdout(cli: CommandLine) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ekc.errors import InvalidInput
 from ekc.governor import detect_period
+from ekc.governor.period.signals import resample_signals
 from ekc.governor.samples import SensorSamples
 
 HZ = 10.0
@@ -229,3 +230,17 @@ def test_uneven_iterations_fit_no_profile() -> None:
     phase = np.interp(np.arange(600) / HZ, np.cumsum(lengths), np.arange(200)) % 1
     load = np.where(phase < 0.5, 350.0, 120.0) + 6.0 * rng.standard_normal(600)
     assert detect_period(load, HZ).verdict == "aperiodic"
+
+
+def test_cut_pauses_are_no_updates_of_a_sensor() -> None:
+    """Both ends of a pause that was cut out have the same time, and a signal that seldom changes may change
+    there alone."""
+    time_s = np.arange(0, 60, 0.1)
+    util = np.where(time_s % 20 < 10, 80.0, 20.0)
+    changes = np.flatnonzero(np.diff(util)) + 1
+    util[changes] = 50.0
+    time_s[changes + 1] = time_s[changes]
+    power = 300 + 50 * np.sin(2 * np.pi * time_s / 2.5)
+    samples = SensorSamples(time_s, power, util, util, np.full(len(time_s), 1500.0), power_limit_w=700.0)
+    assert all(signal.update_s > 0 for signal in resample_signals(samples, 10.0))
+    assert detect_period(samples, 10.0).seconds > 0

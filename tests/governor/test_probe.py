@@ -13,10 +13,11 @@ from ekc.errors import ActuatorError
 from ekc.governor.job_meter import JobMeter
 from ekc.governor.live import probe as probes
 from ekc.governor.live.probe import BoardEnergy, NvmlProbe, SensorSampler
+from ekc.governor.model_file import COUNTERS
 from ekc.governor.progress_rate import ProgressSource
-from ekc.governor.protocols import NullActuator, OfferedSettings
+from ekc.governor.protocols import CountersMissing, NullActuator, OfferedSettings
 from tests.scripted.nvml.boards import ScriptedBoards
-from tests.scripted.nvml.extra_reads import script_instant_power
+from tests.scripted.nvml.extra_reads import ScriptedGpm, script_instant_power
 
 
 def make_probe(here: ScriptedBoards) -> NvmlProbe:
@@ -154,6 +155,39 @@ def test_hanging_driver_is_named(here: ScriptedBoards, monkeypatch: pytest.Monke
 def test_unknown_gpu_is_refused(here: ScriptedBoards) -> None:
     with pytest.raises(ActuatorError, match="GPU-none"):
         NvmlProbe("GPU-none", lambda: True, lambda: None)
+
+
+VALUES = {
+    "NVML_GPM_METRIC_SM_UTIL": 81.0,
+    "NVML_GPM_METRIC_DRAM_BW_UTIL": 33.0,
+    "NVML_GPM_METRIC_ANY_TENSOR_UTIL": 40.0,
+    "NVML_GPM_METRIC_FP64_UTIL": 1.0,
+    "NVML_GPM_METRIC_FP32_UTIL": 9.0,
+    "NVML_GPM_METRIC_FP16_UTIL": 2.5,
+}
+
+
+def test_counters_come_from_gpm(here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpm = ScriptedGpm(monkeypatch, VALUES)
+    counters = make_probe(here).read_counters(0.05)
+    assert counters == {"sm_active": 81.0, "dram": 33.0, "tensor": 40.0, "fma": 12.5}
+    assert tuple(counters) == COUNTERS
+    assert len(set(gpm.sampled_ids)) == 2
+    assert not gpm.allocated_ids
+
+
+def test_counters_that_are_missing_or_not_permitted_are_told(
+    here: ScriptedBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CountersMissing, match="Hopper and later"):
+        make_probe(here).read_counters(0.05)
+    gpm = ScriptedGpm(monkeypatch, {name: v for name, v in VALUES.items() if "DRAM" not in name})
+    with pytest.raises(CountersMissing, match="NVML_GPM_METRIC_DRAM_BW_UTIL"):
+        make_probe(here).read_counters(0.05)
+    gpm.is_refused = True
+    with pytest.raises(CountersMissing, match="Permission"):
+        make_probe(here).read_counters(0.05)
+    assert not gpm.allocated_ids
 
 
 def test_expensive_readings_are_made_less_often() -> None:

@@ -21,13 +21,14 @@ from benchmarks.governor.baselines.odpp import (
     measure_period_point,
     measure_rate_point,
 )
-from benchmarks.governor.counted_run import CountedRun
-from benchmarks.governor.model import CLOCK_RATIOS, ResponseModel
+from benchmarks.governor.predict import CLOCK_RATIOS
 from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period_tracking import track_period_near
 from ekc.governor.protocols import Settings
 from ekc.governor.readings import JobReading, ProgressRate
+from ekc.governor.response_model import ResponseModel
 from ekc.governor.samples import Values
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 MAX_TRIES = 5
@@ -138,14 +139,14 @@ class _PeriodLost(Exception):
     """The period is no longer found."""
 
 
-def run_gpoeo(run: CountedRun, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
+def run_gpoeo(run: SimulatedRun, model: ResponseModel, rule: GpoeoRule | None = None) -> None:
     """Govern one job until it ends; `rule`: by default the published one."""
     with contextlib.suppress(JobEnded):
         _GpoeoRun(run, model, rule or GpoeoRule()).run_forever()
 
 
 class _GpoeoRun:
-    def __init__(self, run: CountedRun, model: ResponseModel, rule: GpoeoRule) -> None:
+    def __init__(self, run: SimulatedRun, model: ResponseModel, rule: GpoeoRule) -> None:
         self._rule = rule
         self._run, self._meter = run, JobMeter(run, run, lambda event: None)
         self._model = model
@@ -201,8 +202,7 @@ class _GpoeoRun:
         self._store_period(point)
         each = 1.1 * point.seconds if point else RATE_WINDOW_S
         groups = [self._run.read_counters(each) for _ in range(COUNTER_GROUPS)]
-        counters = [group for group in groups if group]
-        return {n: float(np.mean([c[n] for c in counters])) for n in counters[0]} if counters else {}
+        return {name: float(np.mean([group[name] for group in groups])) for name in groups[0]}
 
     def _store_period(self, point: CostPoint | None) -> None:
         self._is_periodic = point is not None
@@ -232,15 +232,11 @@ class _GpoeoRun:
             Settings(), 0.0, 2.0, default.joules / default.seconds, ProgressRate(),
             *(float(np.nanmean(v)) for v in (samples.sm_util, samples.memory_util, samples.clock_mhz)),
         )  # fmt: skip
-        slow, power = self._model(counters, reading)
-        x, y = reading.clock_mhz / self._gears - 1, 1 - self._gears / reading.clock_mhz
-        time = 1 + _evaluate_polynomial(np.maximum(0, x), slow)
-        energy = time * (1 + _evaluate_polynomial(np.maximum(0, y), power))
         # The models were not trained on lower clocks.
         lowest = int(np.searchsorted(self._gears, CLOCK_RATIOS[0] * reading.clock_mhz))
-        default = CostPoint(1.0, 1.0)
-        gears, seconds, joules = self._gears[lowest:], time[lowest:], energy[lowest:]
-        return lowest + self._rule.choose_best_gear(gears, seconds, joules, default)
+        gears = self._gears[lowest:]
+        slowdown, saving = self._model.predict_clocks(counters, reading, gears, reading.clock_mhz)
+        return lowest + self._rule.choose_best_gear(gears, 1 + slowdown, 1 - saving, CostPoint(1.0, 1.0))
 
     def _search_memory(self, start: int, default: CostPoint) -> None:
         """Try the top memory clock and its neighbours, at the predicted SM gear."""
@@ -284,7 +280,3 @@ class _GpoeoRun:
             stable += 1
             if stable >= 3:
                 self._meter.record(min(2 ** (stable - 1), 32) * period)
-
-
-def _evaluate_polynomial(x: Values, weights: tuple[float, ...]) -> Values:
-    return np.asarray(sum(w * x ** (n + 1) for n, w in enumerate(weights)))

@@ -13,11 +13,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.governor.counted_run import CountedRun
 from ekc.governor.job_meter import JobEnded, JobMeter
 from ekc.governor.period import detect_period
 from ekc.governor.protocols import Actuator, Probe, Settings
 from ekc.governor.samples import SensorSamples, Values, concatenate_samples
+from ekc.governor.simulation.simulated_run import SimulatedRun
 
 SLOWDOWN_LIMIT = 0.045
 RULES_MAX_PERIOD_S = 15.0
@@ -83,14 +83,12 @@ def measure_period_point(meter: JobMeter, first_window_s: float) -> CostPoint | 
         samples = concatenate_samples(samples, meter.record(max(5.0, 0.3 * lasted)))
 
 
-def measure_rate_point(run: CountedRun, meter: JobMeter, seconds: float) -> CostPoint:
+def measure_rate_point(run: SimulatedRun, meter: JobMeter, seconds: float) -> CostPoint:
     """Seconds and joules per instruction in arbitrary units, by counters, for work without a period."""
     start, joules = meter.probe.now(), meter.probe.read_energy_j()
     counters = run.read_counters(seconds)
     watts = (meter.probe.read_energy_j() - joules) / max(1e-9, meter.probe.now() - start)
     samples = meter.record(1.0)
-    if not counters:
-        return CostPoint(1.0, watts)
     clock = float(np.nanmedian(samples.clock_mhz))
     # Counters are percent of the peak issue rate, which is proportional to the clock.
     rate = max(1e-6, (counters["fma"] + counters["tensor"]) * clock)

@@ -32,6 +32,7 @@ class GovernedUnit:
 
 
 M = TypeVar("M", Actuator, Probe)
+T = TypeVar("T")
 
 
 class _Group(Generic[M]):
@@ -94,8 +95,7 @@ class GroupProbe(_Group[Probe]):
 
     def record(self, seconds: float) -> SensorSamples:
         """Record on all GPUs at once; samples are interpolated to the times of the first."""
-        with ThreadPoolExecutor(len(self._members)) as pool:
-            parts = list(pool.map(lambda probe: probe.record(seconds), self._members))
+        parts = self._call_all(lambda probe: probe.record(seconds))
         age_s = [part.time_s - probe.now() for part, probe in zip(parts, self._members, strict=True)]
 
         def stack_readings(name: str) -> Values:
@@ -124,6 +124,15 @@ class GroupProbe(_Group[Probe]):
     def read_step_count(self) -> float | None:
         """Steps of the job, which has one count."""
         return self._members[0].read_step_count()
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        """Means over all GPUs, read at once. Raises `CountersMissing` where one has none."""
+        parts = self._call_all(lambda probe: probe.read_counters(seconds))
+        return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+
+    def _call_all(self, call: Callable[[Probe], T]) -> list[T]:
+        with ThreadPoolExecutor(len(self._members)) as pool:
+            return list(pool.map(call, self._members))
 
 
 def _interpolate_readings(times: Values, reading_times: Values, values: Values) -> Values:

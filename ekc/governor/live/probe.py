@@ -9,14 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
 from ekc.devices.metering.checked_energy import MAX_BOARD_W, CheckedEnergy
+from ekc.devices.nvml.library import retry_nvml
 from ekc.devices.nvml.sensors import GpuSensors
 from ekc.errors import ActuatorError, DriverTrouble
-from ekc.governor.protocols import Probe
+from ekc.governor.protocols import CountersMissing, Probe
 from ekc.governor.readings import NOT_MEASURED
 from ekc.governor.samples import SensorSamples, Values
 
@@ -141,6 +143,15 @@ class SensorSampler(Generic[T]):
         return max(self._interval_s, self.core_s / len(self.rows) / MAX_CORE_SHARE)
 
 
+GPM_METRICS = {
+    "sm_active": ("NVML_GPM_METRIC_SM_UTIL",),
+    "dram": ("NVML_GPM_METRIC_DRAM_BW_UTIL",),
+    "tensor": ("NVML_GPM_METRIC_ANY_TENSOR_UTIL",),
+    "fma": ("NVML_GPM_METRIC_FP64_UTIL", "NVML_GPM_METRIC_FP32_UTIL", "NVML_GPM_METRIC_FP16_UTIL"),
+}
+"""Metrics of NVML whose sum is each of `ekc.governor.model_file.COUNTERS`."""
+
+
 class NvmlProbe:
     """Probe of one GPU, named by UUID, through NVML, while a job runs. Needs no permission.
 
@@ -207,6 +218,46 @@ class NvmlProbe:
         cap_w = self._sensors.power_cap_w()
         limit_w = NOT_MEASURED if cap_w is None else cap_w
         return SensorSamples(time_s, power_w, sm_util, memory_util, clock_mhz, limit_w, self._sensor_s)
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        """Mean counters of the next seconds by GPM, which Hopper and later cards have. Raises
+        `CountersMissing` with the reason elsewhere, and where it is not permitted."""
+        sensors, library = self._sensors, self._sensors.library
+        support = sensors.query("nvmlGpmQueryDeviceSupport")
+        if support is None or not support.isSupportedDevice:
+            self._refuse_counters("this card has none that the driver reads (Hopper and later have)")
+        pair: list[Any] = []
+        try:
+            for wait_s in (seconds, 0.0):
+                pair.append(retry_nvml(library.nvmlGpmSampleAlloc))
+                if sensors.query("nvmlGpmSampleGet", pair[-1]) is None:
+                    self._refuse_counters(sensors.last_problem)
+                self.record(wait_s)
+            return self._compute_counters(*pair)
+        except library.NVMLError as problem:
+            self._refuse_counters(str(problem))
+        finally:
+            for sample in pair:
+                with suppress(library.NVMLError):
+                    retry_nvml(library.nvmlGpmSampleFree, sample)
+
+    def _compute_counters(self, first: Any, second: Any) -> dict[str, float]:
+        """The mean counters between two samples of GPM."""
+        library = self._sensors.library
+        names = [name for parts in GPM_METRICS.values() for name in parts]
+        request = library.c_nvmlGpmMetricsGet_t()
+        request.version = library.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics, request.sample1, request.sample2 = len(names), first, second
+        for slot, name in enumerate(names):
+            request.metrics[slot].metricId = getattr(library, name)
+        answer = retry_nvml(library.nvmlGpmMetricsGet, request)
+        slots = {name: answer.metrics[slot] for slot, name in enumerate(names)}
+        if missing := [name for name, slot in slots.items() if slot.nvmlReturn != library.NVML_SUCCESS]:
+            self._refuse_counters(f"the driver gives no {missing[0]}")
+        return {key: min(100.0, sum(slots[p].value for p in parts)) for key, parts in GPM_METRICS.items()}
+
+    def _refuse_counters(self, reason: str) -> NoReturn:
+        raise CountersMissing(f"{self.label}: counters cannot be read: {reason}")
 
     def _check_power(self, time_s: Values, power_w: Values) -> None:
         """Say once that a power reading was not believed. Raises `ActuatorError` where the card has none, and

@@ -26,8 +26,9 @@ from ekc.governor.live.gpus import format_gpu_names
 from ekc.governor.live.group import GovernedUnit, make_units
 from ekc.governor.live.job_report import GovernorLog
 from ekc.governor.loop import govern
-from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings
+from ekc.governor.protocols import Actuator, NullActuator, Probe, Settings, is_board
 from ekc.governor.request import GovernorRequest, PlannedClock, Policy
+from ekc.governor.response_model import load_model
 from ekc.governor.samples import SensorSamples
 from ekc.governor.saved_choice import ChoiceFile, make_conditions
 
@@ -44,19 +45,23 @@ def make_loop(
 ) -> LoopFunction:
     """The loop for GPUs named by UUID; `job_start_s`: monotonic time at which the job began. `on_note` gets a
     line where a saved choice is not used."""
-    policy = request.policy.for_unit(1 if request.each else len(gpus), time.monotonic() - job_start_s)
+    gpu_count = 1 if request.each else len(gpus)
+    policy = request.policy.for_unit(gpu_count, time.monotonic() - job_start_s)
 
     def run_loop(probe: Probe, actuator: Actuator, on_event: EventCallback) -> None:
         if request.plan is not None:
             hold_planned_clock(probe, actuator, request.plan, on_event)
-        elif only_advise:
+            return
+        if only_advise:
             assert isinstance(actuator, NullActuator)
             advise(probe, actuator, policy, on_event)
-        elif request.remember is None:
-            govern(probe, actuator, policy, on_event)
+            return
+        model = None if request.model is None else load_model(request.model, gpu_count)
+        if request.remember is None:
+            govern(probe, actuator, policy, on_event, model=model)
         else:
             file = ChoiceFile(request.remember, read_conditions(gpus, request.policy), on_note)
-            govern(probe, actuator, policy, on_event, saved=file.read(), save=file.write)
+            govern(probe, actuator, policy, on_event, saved=file.read(), save=file.write, model=model)
 
     return run_loop
 
@@ -77,7 +82,7 @@ def check_plan(plan: PlannedClock, gpus: Sequence[str]) -> None:
     """Raise `ActuatorError` for a GPU, named by UUID, that is not the plan's, or that has no such clock."""
     for gpu in gpus:
         board = NvmlLimitReader(gpu)
-        if not plan.is_for(board.product_name):
+        if not is_board(plan.device, board.product_name):
             raise ActuatorError(f"{board.name} is no {plan.device}, which the plan is for; tune for this GPU")
         clocks = board.list_offered().sm_mhz
         if not clocks:
@@ -129,6 +134,10 @@ class RecordingProbe:
         self._log.add_samples(samples)
         self._on_samples(self._log)
         return samples
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        """Read counters with the probe."""
+        return self._probe.read_counters(seconds)
 
 
 LOOP_EXIT_TIMEOUT_S = 5.0
@@ -252,6 +261,9 @@ def acquire_leases(
     _check_not_split(uuids)
     if request.plan is not None:
         check_plan(request.plan, uuids)
+    if request.model is not None:
+        for board in map(NvmlLimitReader, uuids):
+            request.model.check_board(board.name, board.product_name)
     if request.advise:
         return None
     for gpu in uuids:  # Before the permission is tried, which sets the power cap to its present value.

@@ -107,9 +107,11 @@ def _resample_signal(grid: Values, time_s: Values, readings: Values, sampling_hz
 
 
 def _estimate_update_s(readings: Values, time_s: Values) -> float:
-    """Seconds between a sensor's updates: mean of the shortest times between changes of its reading."""
+    """Seconds between a sensor's updates: mean of the shortest times between changes of its reading. Where a
+    pause was cut out, two readings have the same time: that is no interval."""
     is_valid = np.isfinite(readings)
     gaps_s = np.diff(time_s[is_valid][1:][np.diff(readings[is_valid]) != 0])
+    gaps_s = gaps_s[gaps_s > 0]
     return float(gaps_s[gaps_s <= 2.0 * np.quantile(gaps_s, 0.1)].mean()) if len(gaps_s) else float("inf")
 
 

@@ -32,6 +32,8 @@ class SimulatedCard:
     """Averaging window of a utilisation reading in seconds."""
     power_noise: float
     """Relative standard deviation of a power reading."""
+    counter_slowdown: float
+    """Slowdown factor while counters are read: by a profiler, which replays kernels, or by GPM at no cost."""
 
     @property
     def name(self) -> str:
@@ -75,9 +77,9 @@ class SimulatedCard:
 
 SIMULATED_CARDS = {
     # Power is a mean of 1 s on Ampere except GA100 (NVML documentation); utilisation 1/6 to 1 s (the same).
-    "rtx3090": SimulatedCard(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005),
+    "rtx3090": SimulatedCard(RTX3090, (405, 810, 5001, 9501, 9751), 1.0, 0.5, 0.005, 1.10),
     # NVML_FI_DEV_POWER_INSTANT; the sensor sees a quarter of the time (arXiv 2312.02741), hence more noise.
-    "h200": SimulatedCard(H200, (3201,), 0.1, 0.2, 0.02),
+    "h200": SimulatedCard(H200, (3201,), 0.1, 0.2, 0.02, 1.0),
 }
 
 

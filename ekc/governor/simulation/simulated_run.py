@@ -168,6 +168,8 @@ SWITCH_RANGE_S = (0.02, 0.3)
 """Range of the seconds until a new limit takes effect (differs by clock, arXiv 2502.20075)."""
 COUNTER_GAIN = 0.01
 """Standard deviation of the constant relative error of a card's energy counter."""
+COUNTER_NOISE = 0.03
+"""Relative standard deviation of kernel counters."""
 SWING_PERIOD_S = 1500.0
 """Period of `SimulatedJob.swing_w` in seconds."""
 CHUNK_SIZE = 2048
@@ -175,8 +177,8 @@ CHUNK_SIZE = 2048
 
 
 class SimulatedRun:
-    """Runs one job once: probe and actuator. `job`, `true_j` and `get_regime` are the truth, which no
-    governor reads."""
+    """Runs one job once: probe and actuator. `job`, `true_j`, `get_regime` and `get_progress` are the truth,
+    which no governor reads."""
 
     def __init__(self, job: SimulatedJob, seed: int = 0, has_hooks: bool = False) -> None:
         self.job = job
@@ -226,6 +228,10 @@ class SimulatedRun:
         """Number of the true phase now."""
         return int(self.job.regime[min(self._stretch_index, len(self.job.regime) - 1)])
 
+    def get_progress(self) -> float:
+        """Number of finished stretches, with the finished part of the current one."""
+        return self._stretch_index + (1.0 - self._remaining_share if self.is_running() else 0.0)
+
     def read_step_count(self) -> float | None:
         """Finished training iterations; None without hooks and before the first one, as with real hooks."""
         if not self._has_hooks:
@@ -241,6 +247,27 @@ class SimulatedRun:
         start = self._now_s
         self._run_until(start + seconds, 1.0)
         return sample_sensors(self.job.card, self._get_true_signals(), start, self._now_s, self._rng)
+
+    def read_counters(self, seconds: float) -> dict[str, float]:
+        """Mean counters of the next `seconds`, 0 to 100, with the slowdown that they cost on the card; all 0
+        after the end of the job."""
+        begin = len(self._recent_spans)
+        self._run_until(self._now_s + seconds, self.job.card.counter_slowdown)
+        # A span of no length, since a job that has ended has none.
+        spans = np.concatenate([[(0.0, 0.0, 0.0, 1.0, 0.0)], *self._recent_spans[begin:]])
+        stages, which = self.job.stages, spans[:, 4].astype(int)
+        share = spans[:, 0] / (spans[:, 0].sum() or 1.0)
+        work = np.bincount(which, share / spans[:, 3], minlength=len(stages))
+        busy = np.bincount(which, share, minlength=len(stages))
+        pipe = np.array([s.pipe_util for s in stages])
+        tensor = np.array([s.tensor_share for s in stages])
+        exact = {
+            "sm_active": busy @ np.array([s.sm_util for s in stages]),
+            "dram": work @ np.array([s.memory_util for s in stages]),
+            "tensor": work @ (pipe * tensor),
+            "fma": work @ (pipe * (1 - tensor)),
+        }
+        return {k: float(v * self._rng.normal(1.0, COUNTER_NOISE)) for k, v in exact.items()}
 
     def _run_until(self, end_s: float, slowdown: float) -> None:
         while self._now_s < end_s and self.is_running():

@@ -180,6 +180,9 @@ class _ProcessNvml(_library.ScriptedNvml):
         busy = self.gpus[handle].is_busy()
         return SimpleNamespace(gpu=95 * busy, memory=40 * busy)
 
+    def nvmlGpmQueryDeviceSupport(self, handle):
+        raise self.real.NVMLError(self.real.NVML_ERROR_NOT_SUPPORTED)
+
     def nvmlDeviceSetGpuLockedClocks(self, handle, low, high):
         self.gpus[handle].set_limit("nvmlDeviceSetGpuLockedClocks", "sm_lock", [low, high])
 
