@@ -53,12 +53,16 @@ from ekc.ir.operators import matvec as matvec
 from ekc.ir.operators import reduce as reduce
 from ekc.ir.operators import rms_norm as rms_norm
 from ekc.ir.operators import softmax as softmax
+from ekc.ir.schedule.holes import hole as hole
 from ekc.ir.schedule.schedule import Schedule as Schedule
 from ekc.runtime.kernel import compile as compile
 from ekc.search.data.events import TuningEvent as TuningEvent
 from ekc.search.data.trial import Trial as Trial
 from ekc.search.database.query import best as best
+from ekc.search.feature_values import features as features
 from ekc.search.run import tune as tune
+from ekc.search.sketches.decisions import list_tiles as list_tiles
+from ekc.search.space.design_space import space as space
 from ekc.search.tuning_result import TuningResult as TuningResult
 from ekc.search.whole_model.model_result import ModelResult as ModelResult
 from ekc.search.whole_model.model_search import tune_model as tune_model

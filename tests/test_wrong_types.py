@@ -19,6 +19,7 @@ import pytest
 import ekc
 from ekc.errors import CompileError, EkcError, InvalidInput
 from ekc.governor import Policy, detect_period
+from ekc.ir.schedule import Split
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.validate import check_identifier
 
@@ -95,6 +96,13 @@ ENTRIES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "pipeline": (
         S.cache_read("A", "shared", at="k").pipeline,
         {"loop": "k", "stages": 2, "copy": "register"},
+    ),
+    "hole": (ekc.hole, {"name": "x", "values": [1, 2]}),
+    "a tuple of a hole": (lambda x: ekc.hole("x", [(1, 2), x]), {"x": (2, 1)}),
+    "list_tiles": (ekc.list_tiles, {"extent": 64, "most": (8, 8)}),
+    "space": (
+        ekc.space,
+        {"op": MM, "target": "a100", "space": [Split("i", (ekc.hole("x", [2, 4]),))]},
     ),
     "devices.open": (ekc.devices.open, {"target": "a100"}),
     "Policy": (Policy, {"objective": "energy", "max_slowdown": 0.1, "min_saving": 0.1, "remaining_s": None}),
@@ -183,7 +191,7 @@ def test_compile_best_and_export_of_wrong_type(
     "name",
     [
         *("op", "target", "trials", "objective", "max_slowdown", "clocks", "seed", "records"),
-        *("time_budget_s", "start", "executor", "effort", "callback", "progress"),
+        *("time_budget_s", "start", "executor", "effort", "callback", "progress", "space"),
     ],
 )
 def test_tune_argument_of_wrong_type_is_one_line(

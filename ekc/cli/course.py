@@ -12,7 +12,7 @@ from ekc.tables import format_table
 
 @click.group()
 def course() -> None:
-    """A course of ten lessons on kernels, time and energy. No GPU is needed."""
+    """A course of eleven lessons on kernels, time and energy. No GPU is needed."""
 
 
 @course.command("list")

@@ -24,6 +24,7 @@ from ekc.cli.output import EXIT_BAD_INPUT, EXIT_INTERRUPTED, log, open_missing_s
 from ekc.cli.recordings import recording
 from ekc.cli.records import best, records
 from ekc.cli.report import report
+from ekc.cli.space import space
 from ekc.cli.tune import tune
 from ekc.errors import CompileError, EkcError
 from ekc.tables import join_lines
@@ -40,7 +41,7 @@ def ekc() -> None:
 
 
 for command in (
-    *(tune, run, check, show, explain, explore),
+    *(tune, run, check, show, space, explain, explore),
     *(best, export, bundle, report, records, recording),
     *(govern, course, doctor),
 ):

@@ -1,9 +1,10 @@
-"""Exercises of lessons 9 and 10: search, metering and the sanitizer."""
+"""Exercises of lessons 9 to 11: search, metering and the sanitizer, and a space of one's own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,17 @@ from ekc.course.answers import (
     right,
     wrong,
 )
-from ekc.course.kernel_exercises import ARCH, FLOAT_BYTES
-from ekc.course.ladder import SIZE, rung
+from ekc.course.kernel_exercises import ARCH, FLOAT_BYTES, judge_faster
+from ekc.course.ladder import DEVICE, SIZE, rung
 from ekc.course.strategies import Contest, Strategy, compute_random_best, contest, count_draws
 from ekc.emulator.counters import Counters
 from ekc.emulator.launch import launch
 from ekc.errors import CompileError
+from ekc.ir.operators import matmul
+from ekc.ir.schedule.schedule import Schedule
 from ekc.runtime.kernel import compile
+from ekc.search.space.design_space import DesignSpace
+from ekc.search.space.design_space import space as open_space
 
 
 @exercise(9, "a", "number")
@@ -239,3 +244,82 @@ def _judge_counters_of_sum(counters: Counters, threads: int) -> Feedback:
             "the others wait. Keep the loop in which half of the threads add."
         )
     return right(f"The block passes {counters.barriers} barriers.")
+
+
+STAGED = "A:shared+register B:shared+register"
+"""Structure of exercise 11a, which has a variant with asynchronous copies."""
+
+
+@cache
+def open_rule_space() -> DesignSpace:
+    """The space of the product of the course."""
+    return open_space(matmul(SIZE, SIZE, SIZE), DEVICE)
+
+
+@exercise(11, "a", "text")
+def name_rule(answer: str) -> Feedback:
+    """The rule of one structure that another lacks."""
+    rules = {s.name: set(s.rules) for s in open_rule_space().structures}
+    (rule,) = rules[f"{STAGED} flying"] - rules[STAGED]
+    word = answer.strip().lower().removeprefix("rule ").strip()
+    if word in (rule.name, str(rule.number)):
+        return right(rule.effect)
+    if any(word in (x.name, str(x.number)) for x in rules[STAGED]):
+        return wrong("Both structures come from that rule. Compare their numbers in the column of the rules.")
+    return wrong("Answer with the name of a rule, as it is below the table of the space.")
+
+
+@exercise(11, "b", "number")
+def count_combinations(answer: float) -> Feedback:
+    """Combinations of the space of the lesson with one more hole in two steps."""
+    before = 16 * 16 * 3 * 2
+    return judge_number(
+        answer,
+        before * 3,
+        "A hole has one value in all steps.",
+        [
+            (before, "That is the space without padding."),
+            (before * 9, "Both steps have the same hole, which has one value at a time."),
+        ],
+        "Multiply the lengths of the lists: two of tiles, the depths, the stages, the pads.",
+    )
+
+
+@exercise(11, "c", "function")
+def judge_neighbours(function: Callable[..., Any], random: Generator) -> Feedback:
+    """Neighbours of a pair of powers of two in a list."""
+    pairs = [(2**a, 2**b) for a in range(6) for b in range(5)]
+    moves = [(0.5, 1), (2, 1), (1, 0.5), (1, 2), (0.5, 2), (2, 0.5)]
+    for _ in range(12):
+        values = [pairs[n] for n in sorted(random.permutation(len(pairs))[:20].tolist())]
+        a, b = value = values[int(random.integers(len(values)))]
+        truth = {pair for pair in values if any(pair == (a * x, b * y) for x, y in moves)}
+        try:
+            found = {tuple(pair) for pair in call(function, [*map(list, values)], list(value))}
+        except (FunctionFailed, TypeError) as problem:
+            return wrong(f"Return a list of pairs. {problem}")
+        if found != truth:
+            extra, missing = sorted(found - truth), sorted(truth - found)
+            what = f"{[*extra[0]]} is no neighbour" if extra else f"{[*missing[0]]} is one too"
+            return wrong(f"With values={[*map(list, values)]} and value={list(value)}: {what}.")
+    return right("Where a doubled number is in no value, ekc takes the next larger one.")
+
+
+@exercise(11, "d", "text")
+def read_landscape(answer: str) -> Feedback:
+    """The structure with the least estimated energy of a sample."""
+    space = open_rule_space()
+    drawn = space.sample(1000)
+    joules = [figures[1] for figures in space.estimate(drawn)]
+    name = space.find_structure(drawn[int(np.argmin(joules))])
+    if answer.strip() == name:
+        return right(f"Its lowest point takes {min(joules) * 1e3:.1f} mJ by estimate.")
+    if answer.strip() in space.counts:
+        return wrong("Another structure has a lower point. The energy is on the vertical axis.")
+    return wrong("Answer with the name of a structure, as the legend has it, without the number behind it.")
+
+
+@exercise(11, "e", "schedule")
+def beat_pipelined(answer: Schedule) -> Feedback:
+    """A schedule of a space of one's own that is faster than the rung."""
+    return judge_faster(answer, rung("pipelined"), 0.95, 1.1)

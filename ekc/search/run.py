@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,7 @@ from ekc.search.data.trial import COLUMNS, Trials
 from ekc.search.database.conditions import describe_unused
 from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.listing import CSV_COLUMNS
+from ekc.search.explain.by_model import explain_choice
 from ekc.search.loop.breeding import Breeder
 from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.compile_job import open_worker_pool
@@ -64,6 +66,7 @@ from ekc.search.loop.task import ScheduleTask
 from ekc.search.progress import show_progress
 from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
 from ekc.search.space.space import Space
+from ekc.search.space.user_structures import make_user_space
 from ekc.search.tuning_result import TuningResult
 
 
@@ -81,15 +84,18 @@ def open_space(
     objective: str,
     store: RecordStore,
     observers: Sequence[Observer] = (),
+    structures: Any = None,
 ) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
     """Open the search space of an operator and the measurer of a device; on a recording the recorded
-    schedules are the space. Warns of stored figures of this device that cannot be used. Raises
-    `InvalidInput`."""
+    schedules are the space. `structures`: a user's, as of `ekc.tune`, in place of those of the rules. Warns
+    of stored figures of this device that cannot be used. Raises `InvalidInput`."""
     if isinstance(device, RecordedDevice):
         if observers:
             raise InvalidInput(
                 f"observers: {device.label} is replayed, so nothing is measured; leave them out"
             )
+        if structures is not None:
+            raise InvalidInput(f"space: {device.label} has its recorded schedules alone; leave space out")
         return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
     unused = describe_unused(
         store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing"), device
@@ -101,7 +107,8 @@ def open_space(
             RuntimeWarning,
             stacklevel=2,
         )
-    return Space(op, device.limits), Measurer(device, store, observers=observers)
+    space = Space(op, device.limits) if structures is None else make_user_space(op, device.limits, structures)
+    return space, Measurer(device, store, observers=observers)
 
 
 class TuningRun:
@@ -117,7 +124,8 @@ class TuningRun:
         reporter: Reporter | None = None,
         method: SearchMethod = DEFAULT_METHOD,
     ) -> None:
-        self.op, self.measurer, self.device, self.options = space.op, measurer, measurer.device, options
+        self.op, self._origin, self.options = space.op, space.origin, options
+        self.measurer, self.device = measurer, measurer.device
         self.task = ScheduleTask(space, measurer, executor, options, reporter, method)
         self.reporter = self.task.reporter
         size = compute_population_size(options.trials, method.breeding)
@@ -254,6 +262,7 @@ class TuningRun:
             clocks_note=stage.note if stage else "",
             plan=stage.make_plan() if stage else None,
             stopped=self._stop_reason,
+            user_space=self._origin,
             saving_interval=self._estimate_saving_interval(best, fastest),
             spent=replace(self.measurer.cost),
             predictions=tuple(self.task.learner.prediction_records),
@@ -263,6 +272,7 @@ class TuningRun:
             library=library,
             library_note=note,
             features=np.stack([c.features for c in self.task.candidates]),
+            explanation=explain_choice(best, fastest, device, self.task.booster),
         )
 
     def _estimate_saving_interval(self, best: Candidate, fastest: Candidate) -> Interval | None:
@@ -298,25 +308,26 @@ def tune(
     callback: EventListener | None = None,
     contenders: Sequence[str] = (),
     observers: Sequence[Observer] = (),
+    space: Sequence[Any] | None = None,
 ) -> TuningResult:
     """Search the schedules of `op` for the one of least energy that is nearly as fast as the fastest.
 
     target: "auto", "cuda:N", a simulated device such as "a100", or "recorded:FILE", which replays a
     recording. trials: schedules to compile and time (default 256). effort: instead of trials, "quick",
-    "standard" or "full": at most 64, 256 or 1024, fewer if another round would not pay (`loop/stopping.py`
-    has the rule). objective: "energy" (least joules among kernels at most `max_slowdown` slower than the
-    fastest), "edp" (likewise) or "latency" (`max_slowdown` is not used). clocks: "fixed", or "search" for a
-    front over clocks. records: an SQLite file. Stored figures are not measured again, so an interrupted run
-    resumes when it is started again. time_budget_s: seconds after which the run ends with the
-    best so far. start: schedules to try first. executor: a concurrent.futures Executor for compiling, or a
-    dask.distributed Client, whose workers need the NVRTC, generator and ekc of this process. By default a
-    worker per core, at most 32: processes for 32 trials or more on simulated devices, otherwise threads.
-    progress: write the progress to stderr. callback: called with every `TuningEvent`, in the
-    thread of the run. If it returns True, the run ends with the best so far, after at least one trial. An
-    exception ends the run at once and reaches the caller. The logger "ekc.tune" gets the same events.
-    contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for the same
-    operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it cannot win.
-    observers: each an `ekc.Observer`, a quantity that is measured too; `Trial.readings` has its readings.
+    "standard" or "full": at most 64, 256 or 1024, fewer if another round would not pay. objective: "energy"
+    (least joules among kernels at most `max_slowdown` slower than the fastest), "edp" (likewise) or
+    "latency" (`max_slowdown` is not used). clocks: "fixed", or "search" for a front over clocks. records: an
+    SQLite file. Its figures are not measured again, so an interrupted run resumes when started again.
+    time_budget_s: seconds after which the run ends with the best so far. start: schedules to try first.
+    executor: a concurrent.futures Executor for compiling, or a dask.distributed Client, whose workers need
+    the NVRTC, generator and ekc of this process. By default a worker per core, at most 32: processes for 32
+    trials or more on simulated devices, else threads. progress: write the progress to stderr. callback:
+    called with every `TuningEvent`, in the thread of the run. True ends the run with the best so far, after
+    at least one trial. An exception ends the run and reaches the caller. The logger "ekc.tune" gets the same
+    events. contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for
+    the same operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it
+    cannot win. observers: each an `ekc.Observer`, measured too; `Trial.readings` has its readings. space: a
+    list of steps with holes (`ekc.hole`), or of such lists, to search instead of the rules' structures.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -338,9 +349,8 @@ def tune(
     device = devices.open(target)
     check_device_memory(op, device)
     with show_progress(progress) as displays:
-        listeners = displays + (() if callback is None else (callback,))
-        reporter = Reporter(op, device, options, listeners)
-        return _run_search(op, device, options, reporter, start, records, executor, watching)
+        reporter = Reporter(op, device, options, displays + (() if callback is None else (callback,)))
+        return _run_search(op, device, options, reporter, start, records, executor, watching, space)
 
 
 def _run_search(
@@ -352,13 +362,14 @@ def _run_search(
     records: str | Path | None,
     executor: Executor | None,
     observers: Sequence[Observer],
+    structures: Sequence[Any] | None,
 ) -> TuningResult:
     """Run with the record store and the workers open, and report the start and an error."""
     with ExitStack() as stack:
         try:
             reporter.report("start")
             store = stack.enter_context(open_record_store(device, records))
-            space, measurer = open_space(op, device, options.objective, store, observers)
+            space, measurer = open_space(op, device, options.objective, store, observers, structures)
             workers = executor or stack.enter_context(open_worker_pool(device, options.trials))
             return TuningRun(space, measurer, workers, options, reporter).run(start)
         except (EkcError, KeyboardInterrupt) as problem:

@@ -73,7 +73,7 @@ def _make_row(card: ModelCard) -> tuple[str, ...]:
         _format_known(card.two_number_error, ".1%"),
         _format_known(card.rank_correlation, "z.2f"),
         _format_known(card.latency_rank, "z.2f"),
-        "quarantined" if card.quarantined else "",
+        "" if card.corrected else "not corrected",
     )
 
 
@@ -190,6 +190,7 @@ def list_notes(result: TuningData) -> list[tuple[str, str]]:
     counts += f", in {result.seconds:.1f} s" if math.isfinite(result.seconds) else ""
     return [
         ("trials", counts),
+        ("space", result.user_space),
         ("failures", _describe_failures(result.trials)),
         ("refused", _describe_refusals(result.refusals, result.bred)),
         ("energy", _describe_saving(result)),

@@ -71,7 +71,7 @@ def test_missing_jupytext_is_one_line(
 
 def test_solutions_are_laid_out_for_teachers_and_not_named_in_lessons(tmp_path: Path) -> None:
     assert main(["course", "solutions", str(tmp_path)]) == 0
-    assert len(list(tmp_path.glob("*.ipynb"))) == 10
+    assert len(list(tmp_path.glob("*.ipynb"))) == 11
     assert not [x.name for x in list_lessons() if "solution" in x.text.lower()]
 
 
@@ -83,7 +83,7 @@ def test_course_is_in_the_toctree_of_the_site() -> None:
 def test_json_of_lessons_and_grades(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["course", "list", "--json"]) == 0
     lessons = json.loads(capsys.readouterr().out)["lessons"]
-    assert [x["number"] for x in lessons] == list(range(1, 11))
+    assert [x["number"] for x in lessons] == list(range(1, 12))
     (tmp_path / "ada.py").write_text('from ekc.course import check\ncheck(1, "b", "k")\ncheck(1, "c", 3)\n')
     assert main(["course", "grade", str(tmp_path / "ada.py"), "--json"]) == 0
     (ada,) = json.loads(capsys.readouterr().out)["grades"]

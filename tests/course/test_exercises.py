@@ -35,7 +35,7 @@ def test_answer_of_the_solutions_is_right(key: str, solved: dict[str, Feedback])
 def test_every_lesson_has_three_exercises_and_solutions_for_all() -> None:
     keys = [e.key for e in list_exercises()]
     lessons, solutions = list_lessons(), list_lessons(SOLUTIONS)
-    assert [x.number for x in lessons] == list(range(1, 11))
+    assert [x.number for x in lessons] == list(range(1, 12))
     assert [key for x in lessons for key in x.exercises] == keys
     assert [key for x in solutions for key in x.exercises] == keys
     assert all(len(x.exercises) >= 3 and x.minutes <= 15 for x in lessons)
@@ -161,6 +161,12 @@ RIGHT_ANSWERS: dict[str, tuple[Any, ...]] = {
                    "__syncthreads(); if (t == 0) y[0] = all;"),
         sum_kernel(IN_PLACE),
     ),
+    "11a": ("6", " Copy asynchronously", "rule 6"),
+    "11c": (
+        lambda values, value: [
+            v for v in values if {v[0] / value[0], v[1] / value[1]} in ({2, 1}, {0.5, 1}, {2, 0.5})
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -208,8 +214,8 @@ def test_wrong_answer_names_the_seed_that_repeats_its_cases() -> None:
 
 
 def test_check_names_the_exercises_that_there_are() -> None:
-    with pytest.raises(InvalidInput, match="no lesson 11; lessons are 1 to 10"):
-        check(11, "a", 1)
+    with pytest.raises(InvalidInput, match="no lesson 12; lessons are 1 to 11"):
+        check(12, "a", 1)
     with pytest.raises(InvalidInput, match="lesson 1 has no exercise 'z'; it has a, b, c, d"):
         check(1, "z", 1)
 

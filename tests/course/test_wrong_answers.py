@@ -210,6 +210,17 @@ WRONG_ANSWERS: dict[str, list[tuple[Any, str]]] = {
         (lambda low, high: (low > 1.01) - (high < 0.99), "above 1, below 1"),
     ],
     "10c": [("race", "How many rows"), ("bug", "Answer one of")],
+    "11a": [("stage", "Both structures come from"), ("cp.async", "name of a rule"), (6, "text in quotes")],
+    "11b": [(1536, "without padding"), (13824, "same hole"), (7, "Multiply the")],
+    "11c": [
+        (lambda values, value: [], "is one too"),
+        (lambda values, value: values, "is no neighbour"),
+        (lambda values, value: 3, "Return a list of pairs"),
+        (lambda values, value: [value], "is no neighbour"),
+        (fail, "raised ZeroDivisionError"),
+    ],
+    "11d": [("lanes registers", "Another structure"), ("pink", "name of a structure")],
+    "11e": [(rung("pipelined"), "time is 100.0%"), (bound(8, 32), "time is")],
     "10d": [
         (RACING, "sanitizer finds"),
         (INSIDE, "must reach each barrier"),

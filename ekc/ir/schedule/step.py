@@ -13,20 +13,11 @@ from ekc.argument_checks import format_value
 from ekc.errors import InvalidInput, ScheduleError
 from ekc.ir.program import Program
 from ekc.ir.refusal import make_schedule_error
+from ekc.ir.schedule.holes import Hole
 
 STEP_CLASSES: dict[str, type[Step]] = {}
 MAX_STEP_NUMBER = 2**40
 """Largest number that a step takes, the most elements of a tensor."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Hole:
-    """An open number in the step list of a structure; the decision of that name fills it."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"<{self.name}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +66,28 @@ class Step:
         values = {f.name: _fill_value(getattr(self, f.name), decisions) for f in dataclasses.fields(self)}
         return type(self)(**values)
 
-    def list_holes(self) -> tuple[str, ...]:
-        """Names of the decisions that fill the holes of the step."""
-        values = [getattr(self, f.name) for f in dataclasses.fields(self)]
-        flat = [x for v in values for x in (v if isinstance(v, tuple) else (v,))]
-        return tuple(x.name for x in flat if isinstance(x, Hole))
+    def list_holes(self) -> tuple[tuple[str, Hole], ...]:
+        """(field, hole) for each hole of the step. Raises `InvalidInput` for a hole in a field that has one
+        value for all members of a population, such as the name of a loop."""
+        found = [(f, x) for f, values in self._iterate_fields() for x in values if isinstance(x, Hole)]
+        for f, place in found:
+            if "Extent" not in str(f.type):
+                raise InvalidInput(
+                    f"{self.kind}: {f.name}={place} cannot be a hole; write a structure for each value"
+                )
+        return tuple((f.name, place) for f, place in found)
+
+    def read_holes(self, filled: Step) -> dict[str, int]:
+        """The inverse of `fill_holes`: the number of each hole in a step of the same class, as far as the
+        fields of both are alike."""
+        pairs = zip(self._iterate_fields(), filled._iterate_fields(), strict=True)
+        both = [(a, b) for (_, own), (_, other) in pairs for a, b in zip(own, other, strict=False)]
+        return {a.name: b for a, b in both if isinstance(a, Hole)}
+
+    def _iterate_fields(self) -> list[tuple[dataclasses.Field[Any], tuple[Any, ...]]]:
+        """Each field with its values; one value for a field that is no tuple."""
+        pairs = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
+        return [(f, v if isinstance(v, tuple) else (v,)) for f, v in pairs]
 
 
 def step_from_json(data: Any) -> Step:

@@ -26,6 +26,7 @@ from ekc.display import format_line
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.runtime.verify import UNSAFE_KERNEL, WRONG_RESULT
+from ekc.search.data.explanation import EnergyExplanation
 from ekc.search.data.library_result import LibraryResult
 from ekc.search.data.trial import Trial, Trials, is_saving_shown
 from ekc.tables import format_rounded
@@ -186,8 +187,9 @@ class ModelCard:
     numbers fitted to the kernels metered so far."""
     latency_rank: float | None
     """Spearman correlation of latency and metered energy: the third trivial predictor."""
-    quarantined: bool
-    """Whether a line over the analytic prior replaces the model after this round."""
+    corrected: bool
+    """Whether the boosted model corrects the prior of power after this round: it predicts the metered kernels
+    no worse."""
 
     def __repr__(self) -> str:
         error = "unknown" if self.error is None else f"{self.error:.1%}"
@@ -201,13 +203,9 @@ class PredictionRecord:
     digest: str
     """Digest of the schedule."""
     predicted_j: float
-    """Energy that the run used: by the power model, or under quarantine by its parametric part."""
+    """Energy by the power model, as the run used it."""
     std: float
     """Standard deviation of the log of `predicted_j`."""
-    model_j: float
-    """Energy by the surrogate of the power model, also under quarantine; NaN before it was fitted."""
-    parametric_j: float
-    """Energy by the parametric part of the power model."""
     constant_j: float
     """Latency times the median power so far."""
     two_number_j: float
@@ -271,8 +269,12 @@ class TuningData:
     """With contenders=("library",): the best kernel of cuBLASLt or cuDNN, measured beside `best`."""
     library_note: str = ""
     """With contenders=("library",): why no library was measured."""
+    user_space: str = ""
+    """With space=[...]: a description of the space, which the user wrote; "" for that of the rules."""
     features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
-    """[trials, `cost_model.features.FEATURE_NAMES`]: features of the trials."""
+    """[trials, `cost_model.feature_table.FEATURES`]: features of the trials, as the models see them."""
+    explanation: EnergyExplanation | None = None
+    """Energies of `best` and `fastest` by the boosted model; None where it was not used."""
 
     @property
     def trial_count(self) -> int:
@@ -364,6 +366,7 @@ class TuningData:
             "library_note": self.library_note,
             "seconds": self.seconds,
             "stopped": self.stopped,
+            "user_space": self.user_space,
             "spent": vars(self.spent),
             "break_even_calls": self.break_even_calls,
             "saving_interval": vars(self.saving_interval) if self.saving_interval else None,

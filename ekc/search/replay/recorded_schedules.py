@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.codegen.compiled import CompiledKernel
-from ekc.devices.device import Metering, PriorFunction, Timing
+from ekc.devices.device import Metering, Timing
 from ekc.devices.recording import RecordedDevice, RecordedRow
 from ekc.errors import DeviceError, RecordError
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.features import ModelInputs, build_features, make_model_inputs
+from ekc.search.cost_model.features import InputFunction, ModelInputs, build_features
 from ekc.search.data.defaults import REPLAY
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
@@ -33,6 +33,9 @@ MeasurementT = TypeVar("MeasurementT", Timing, Metering)
 
 class RecordedScheduleSpace:
     """The rows of a recording as genomes: a `ScheduleSpace`."""
+
+    origin = ""
+    """See `ScheduleSpace`."""
 
     def __init__(self, op: Operator, rows: Sequence[RecordedRow], limits: LaunchLimits) -> None:
         self.op, self.rows = op, rows
@@ -71,11 +74,11 @@ class RecordedScheduleSpace:
         """Return the recorded name."""
         return self._get_row(population, row).structure
 
-    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
+    def extract_inputs(self, population: Population, make_inputs: InputFunction) -> ModelInputs:
         """Compute the inputs of the models, by the analysis of this version of ekc."""
         rows = population.genes[:, 0]
         chosen = {name: values[rows] for name, values in self._quantities.items()}
-        return make_model_inputs(chosen, predict_prior)
+        return make_inputs(chosen)
 
     def _get_row(self, population: Population, row: int) -> RecordedRow:
         return self.rows[int(population.genes[row, 0])]

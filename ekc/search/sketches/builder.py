@@ -5,7 +5,7 @@ Legality of asynchronous copies (`cp.async`) into shared memory, for any tile si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from ekc.search.sketches.divided_axes import (
     find_groups,
     match_digits,
 )
+from ekc.search.sketches.rules import ACCUMULATE, COPY, DIVIDE, REDUCE, SPREAD, STAGE, TILE, Rule
 
 WARP_LANES = 32
 """Lanes of a warp."""
@@ -53,6 +54,13 @@ class Structure:
     name: str
     steps: tuple[Step, ...]
     decisions: tuple[Decision, ...]
+    rules: frozenset[Rule] = frozenset()
+    """Rules that made it; none for one that a user wrote."""
+
+
+def note_rule(structure: Structure, rule: Rule) -> Structure:
+    """The structure, made by one more rule."""
+    return replace(structure, rules=structure.rules | {rule})
 
 
 class StructureBuilder:
@@ -81,6 +89,8 @@ class StructureBuilder:
         """Role -> loops, outer first."""
         self.alignments: dict[str, int] = {}
         """Axis name -> elements that its tiles must be a multiple of. Absent: 1."""
+        self.rules = {DIVIDE} if divide_steps else set()
+        """Rules applied so far."""
 
     def tile_axis(self, axis: Axis, levels: dict[str, int], name: str = "tile") -> list[str]:
         """Split an axis by a new decision with these largest factors per level; loop names, outer first."""
@@ -97,7 +107,8 @@ class StructureBuilder:
 
     def split_over_lanes(self, axis: Axis, lane_count: int) -> list[str]:
         """Split a reduction axis over lanes, contiguous elements in each lane. They are whole vectors of the
-        tensors read along the axis, where the vectors of all lanes divide the extent."""
+        tensors read along the axis, where the vectors of all lanes divide the extent (rule 4)."""
+        self.rules.add(SPREAD)
         read = {
             x.tensor for x in ex.find_loads(self.compute.body) if axis.name in ex.find_variables(x.index[-1])
         }
@@ -146,7 +157,9 @@ class StructureBuilder:
 
     def add_copy_width(self, tensor: str, order: tuple[int, ...], is_async: bool) -> Hole | int:
         """Add a decision for the elements that one copy into shared memory moves. `order`: order of the
-        dimensions there, () for that of the tensor. An asynchronous copy that changes it moves one."""
+        dimensions there, () for that of the tensor. An asynchronous copy that changes it moves one (rules 3
+        and 6)."""
+        self.rules |= {STAGE, COPY} if is_async else {STAGE}
         if order and is_async:
             return 1
         alignment = compute_copy_alignment(self.op, tensor) if is_async else 1
@@ -164,6 +177,7 @@ class StructureBuilder:
 
     def cut_spatial(self, axis: Axis, is_reused: bool, is_last: bool) -> None:
         """Tile a spatial axis (rule 1). `is_reused`: some read does not depend on the axis."""
+        self.rules.add(TILE)
         if axis.name in self.uncut_axes and is_last:
             self.loops["tile"].append(axis.name)
         elif self.is_block_axis(axis):
@@ -189,6 +203,7 @@ class StructureBuilder:
 
     def cut_reduction(self, axis: Axis) -> None:
         """Tile a reduction axis into an outer and an inner loop (rule 2)."""
+        self.rules.add(REDUCE)
         if axis.extent == 1 or axis.name in self.uncut_sum_axes:
             self.loops["outer"].append(axis.name)
         elif axis.name in self.uncut_axes:
@@ -211,6 +226,7 @@ class StructureBuilder:
 
         `vector`: elements that one store writes; None adds a decision for them.
         """
+        self.rules.add(ACCUMULATE)
         if vector is None:
             vector = self.add_vector_width("vector", self.chain[-1].output.name)
         self.steps.append(CacheWrite(self.compute.output.name, "register", vector))
@@ -218,7 +234,7 @@ class StructureBuilder:
 
     def build(self, name: str) -> Structure:
         """Return the structure of this name."""
-        return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions))
+        return Structure(self.prefix + name, tuple(self.steps), tuple(self.decisions), frozenset(self.rules))
 
 
 def is_buildable(op: Operator, structure: Structure) -> bool:

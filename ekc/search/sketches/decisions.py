@@ -9,11 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
+from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.argument_checks import format_value
+from ekc.errors import InvalidInput
+from ekc.ir.validate import check_int, to_tuple
 from ekc.search.data.defaults import TILING
+
+MAX_TILES = 2**20
+"""Most tuples that `list_tiles` chooses from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +46,8 @@ class Decision:
     """Kind of the `TileLevel` of each column; empty for a choice of one number."""
     starts_at_max: bool = False
     """Whether random genomes have the last value, which only repair and mutation lower."""
+    uses: tuple[str, ...] = ()
+    """Uses of the numbers, such as "vector.A"; () where the last part of the name is the use."""
 
     @cached_property
     def halved_rows(self) -> NDArray[np.int64]:
@@ -83,13 +93,38 @@ def make_tiling(name: str, extent: int, levels: tuple[TileLevel, ...], alignment
     tile = grid.prod(axis=1)
     waste = -(-extent // tile) * tile / extent
     fits = waste <= max(TILING.max_padding_ratio, float(waste.min(initial=np.inf)))
-    grid, tile, waste = grid[fits], tile[fits], waste[fits]
+    grid, waste = grid[fits], waste[fits]
     if len(grid) > TILING.max_table_rows:
         keep = np.sort(np.lexsort((np.arange(len(grid)), waste))[: TILING.max_table_rows])
-        grid, tile = grid[keep], tile[keep]
-    order = np.lexsort((*grid.T, tile))
+        grid = grid[keep]
     holes = tuple(f"{name}.{i + 1}" for i in range(len(levels)))
-    return Decision(name, holes, np.asarray(grid[order], dtype=np.int64), tuple(x.kind for x in levels))
+    return Decision(name, holes, sort_rows(grid), tuple(x.kind for x in levels))
+
+
+def sort_rows(table: NDArray[Any]) -> NDArray[np.int64]:
+    """The rows of a table by their product, then by their last column and those before it."""
+    order = np.lexsort((*table.T, table.prod(axis=1)))
+    return np.asarray(table[order], dtype=np.int64)
+
+
+def list_tiles(extent: int, most: Sequence[int]) -> list[tuple[int, ...]]:
+    """Inner extents for a split of an axis: the values of a hole such as `ekc.hole("tile.i", ...)`.
+
+    >>> ekc.list_tiles(512, (8, 32, 8))
+
+    extent: of the axis. most: the largest extent of each inner loop, outer loop first. Each extent is a power
+    of two, three times one, or a divisor of the axis, and a product rounds the axis up by no more than a
+    third. Of more than 4,096 tuples those with the least padding stay. Raises `InvalidInput`.
+    """
+    check_int("list_tiles: extent", extent, 2**31 - 1)
+    numbers = to_tuple(most)
+    if not numbers:
+        raise InvalidInput(f"list_tiles: most={format_value(most)} is no list of numbers; write (8, 32, 8)")
+    levels = tuple(
+        make_level("tile", extent, check_int("list_tiles: a number of most", n, 1024)) for n in numbers
+    )
+    check_int("list_tiles: tuples to choose from", prod(len(x.values) for x in levels), MAX_TILES)
+    return [tuple(row) for row in make_tiling("tile", extent, levels).table.tolist()]
 
 
 def keep_exact_rows(decision: Decision, extent: int) -> Decision:
@@ -110,7 +145,8 @@ class NeighbourTable:
 
     def __init__(self, tables: Sequence[NDArray[np.int64]]) -> None:
         found = [compute_neighbours(t) for t in tables]
-        self._rows = np.concatenate([rows for rows, _ in found])
+        # The last row is for values without neighbours, also where there are no others.
+        self._rows = np.concatenate([*(rows for rows, _ in found), np.zeros(1, np.int64)])
         self._neighbour_counts = np.concatenate([count for _, count in found])
         self._first_neighbours = np.cumsum(self._neighbour_counts) - self._neighbour_counts
         self._first_rows = np.cumsum([0, *(len(t) for t in tables[:-1])])
@@ -123,6 +159,12 @@ class NeighbourTable:
         count = self._neighbour_counts[at]
         sampled = self._first_neighbours[at] + random.integers(0, np.maximum(count, 1))
         return np.where(count > 0, self._rows[np.minimum(sampled, len(self._rows) - 1)], value)
+
+    def list_neighbours(self, decision: int, value: int) -> NDArray[np.int64]:
+        """All neighbours of a value of a decision."""
+        at = self._first_rows[decision] + value
+        first = self._first_neighbours[at]
+        return self._rows[first : first + self._neighbour_counts[at]]
 
 
 def compute_neighbours(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,29 +1,9 @@
 """Structures of an operator: multi-level tiling, and the combination of all rules.
 
 A structure is a list of steps with holes. Rules derive structures from the reads of a compute, never from the
-name of an operator. The rules, in the order in which they apply:
-
-==  ====================  =========================  =====================================================
- 0  divide                `divided_axes.py`          An axis that a read divides is split where the quotient
-                                                     changes, and the other rules see two axes.
- 1  tile                  `builder.py`               A spatial axis with reuse is tiled into blocks, vthreads,
-                                                     threads and elements; others into blocks and threads,
-                                                     the last axis also into elements.
- 2  reduce                `builder.py`               A reduction axis is split into an outer and inner loop.
- 3  stage                 here                       A tensor with reuse may go through shared memory, in its
-                                                     own dimension order or with a spatial dimension last. Any
-                                                     tensor may go through registers.
- 4  spread over lanes     here, `builder.py`         A reduction may be spread over the lanes of a warp.
- 5  accumulate            `builder.py`               Results stay in registers until they are complete;
-                                                     epilogues are fused into the same launch.
- 6  copy asynchronously   `builder.py`               The tiles of shared memory may come by `cp.async`.
- 7  single launch         here                       A normalization computes its sums inside one launch.
- 8  tensor cores          `tensor_cores.py`          A sum of products may use `mma` or `wgmma`; output axes
-                                                     of one factor are fused first (implicit GEMM).
- 9  split-K               `rewritten_operators.py`   A long sum with few outputs is cut over blocks.
-10  pack                  `rewritten_operators.py`   An input is copied first with the depth last.
-11  drop                  here, `builder.py`         Structures that no tile size makes legal are dropped.
-==  ====================  =========================  =====================================================
+name of an operator. `rules.py` lists them, in the order in which they apply. Rules 3, 4, 7 and 11 are here,
+rule 0 is in `divided_axes.py`, rule 8 in `tensor_cores.py`, rules 9 and 10 in `rewritten_operators.py`, the
+others in `builder.py`.
 
 Rule 0: a group is a block's number, except where a sector of memory holds several groups. Tiles inside a
 group are exact divisors. Axes that a read still divides are not tiled. Structures without `divide` stay.
@@ -38,7 +18,8 @@ can move each of them: elements of 4 bytes in any order, narrower ones in the te
 Rule 7: where the last compute runs along rows that all earlier computes reduce, these are computed in its
 launch. A tensor that both read may go through shared memory.
 
-Rule 11: if no structure is left, one is built that reads every tensor from global memory.
+Rule 11: structures that no tile size makes legal are dropped. If none is left, one is built that reads every
+tensor from global memory.
 """
 
 from __future__ import annotations
@@ -64,6 +45,7 @@ from ekc.search.sketches.builder import (
     has_legal_member,
     is_buildable,
     list_vector_widths,
+    note_rule,
 )
 from ekc.search.sketches.divided_axes import derive_part_axes, divide_compute, find_groups
 from ekc.search.sketches.rewritten_operators import (
@@ -71,6 +53,7 @@ from ekc.search.sketches.rewritten_operators import (
     derive_split_k,
     rename_conflicting_decisions,
 )
+from ekc.search.sketches.rules import DROP, SINGLE_LAUNCH, STAGE
 from ekc.search.sketches.tensor_cores import derive_tensor_core, derive_warpgroup
 
 LANE_REGISTERS_NAME = "lanes registers"
@@ -115,7 +98,8 @@ def _combine_launches(op: Operator, limits: LaunchLimits) -> list[Structure]:
     for chosen in per_launch[main]:
         parts = [chosen if i == main else minor[i] for i in range(len(launches))]
         steps = tuple(s for p in parts for s in p.steps)
-        found.append(Structure(chosen.name, steps, tuple(d for p in parts for d in p.decisions)))
+        decisions = tuple(d for p in parts for d in p.decisions)
+        found.append(Structure(chosen.name, steps, decisions, frozenset().union(*(p.rules for p in parts))))
     return found
 
 
@@ -133,7 +117,7 @@ def _derive_launch(op: Operator, chain: ComputeChain, prefix: str, limits: Launc
     undivided = [s for s in _derive_candidates(op, chain, prefix, limits) if is_buildable(op, s)]
     unstaged = dict.fromkeys(StagingRoute(x.tensor, False) for x in ex.find_loads(chain[0].body))
     found = [*_derive_divided(op, chain, prefix, limits, undivided), *undivided]
-    return found or [_build_tiled(op, chain, tuple(unstaged), prefix)]
+    return found or [note_rule(_build_tiled(op, chain, tuple(unstaged), prefix), DROP)]
 
 
 def _derive_divided(
@@ -269,6 +253,7 @@ def _build_tiled(
             b.steps.append(CacheRead(r.tensor, "shared", at, vector, r.dimension_order, pad))
     for r in routes:
         if r.uses_registers:
+            b.rules.add(STAGE)
             vector = b.add_vector_width("move", r.tensor)
             source = f"{r.tensor}.shared" if r.uses_shared else r.tensor
             b.steps.append(
@@ -359,6 +344,7 @@ def _build_single_launch(op: Operator, rows: set[str], staged: tuple[str, ...]) 
     """One launch with each row within a block, and the rows of the tensors `staged` in shared memory."""
     last = op.computes[-1]
     b = StructureBuilder(op, (last,), f"{last.output.name}/")
+    b.rules.add(SINGLE_LAUNCH)
     vectors: tuple[int, ...] = ()
     for axis in last.spatial_axes:
         if axis.extent == 1:

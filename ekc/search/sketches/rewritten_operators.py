@@ -27,7 +27,8 @@ from ekc.ir.operator import Operator
 from ekc.ir.program import make_initial_program
 from ekc.ir.schedule import Hole, Pack, RFactor, Tensorize
 from ekc.search.data.defaults import SPLIT_K
-from ekc.search.sketches.builder import Structure
+from ekc.search.sketches import rules
+from ekc.search.sketches.builder import Structure, note_rule
 from ekc.search.sketches.decisions import Decision
 from ekc.search.sketches.divided_axes import divide_compute, find_contiguous_axis
 from ekc.search.sketches.tensor_cores import derive_depth_axis
@@ -50,7 +51,7 @@ def derive_split_k(
         step = RFactor(axis.name, parts)
         for s in derive(step.apply(make_initial_program(op)).op, limits):
             name = f"{parts} parts of {axis.name}, {s.name}"
-            split = replace(s, name=name, steps=(step, *s.steps))
+            split = note_rule(replace(s, name=name, steps=(step, *s.steps)), rules.SPLIT_K)
             found.append(rename_conflicting_decisions(split, tables, f"{parts}parts/"))
     return found
 
@@ -109,7 +110,7 @@ def derive_packed(
     name = "packed " + " ".join(step.tensor for step in steps)
     derived = [s for s in derive(program.op, limits) if _uses_tensor_cores(s, depth)]
     packed = (replace(s, name=f"{name}, {s.name}", steps=(*steps, *s.steps)) for s in derived)
-    return [rename_conflicting_decisions(s, tables, "packed/") for s in packed]
+    return [rename_conflicting_decisions(note_rule(s, rules.PACK), tables, "packed/") for s in packed]
 
 
 def _uses_tensor_cores(structure: Structure, depth: Axis) -> bool:

@@ -52,6 +52,7 @@ from ekc.ir.lowering.memory_access import is_zero_beyond_axis
 from ekc.ir.operator import Operator
 from ekc.ir.schedule import Bind, CacheRead, Fuse, Hole, Pipeline, Reorder, Step, Tensorize, Unroll
 from ekc.search.data.defaults import TENSOR_CORES, TILING
+from ekc.search.sketches import rules
 from ekc.search.sketches.builder import (
     ComputeChain,
     Structure,
@@ -255,6 +256,7 @@ def cut_for_instruction(
 ) -> list[str]:
     """Split rows, columns or the depth into blocks, search levels, instruction extents; loop names, outer
     first."""
+    builder.rules.add(rules.TENSOR_CORES)
     columns = (*own_levels, *(TileLevel("lane", (extent,)) for extent in instruction))
     return builder.split_axis(axis, make_tiling(f"tile.{kind}.{axis.name}", axis.extent, columns))
 

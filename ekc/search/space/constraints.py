@@ -41,7 +41,7 @@ _CHOICES_BY_RULE = {
     "shared memory": ("stages", "depth"),
     "reduction on the spot": ("warps",),
 }
-"""Rule -> last part of the names of the choices that it depends on."""
+"""Rule -> uses of the choices that it depends on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,8 +283,9 @@ def make_repair_operator(rule: str, decisions: Sequence[Decision]) -> RepairOper
 
 
 def _find_columns(names: Sequence[str], decisions: Sequence[Decision]) -> list[int]:
-    """Columns of the decisions with these last parts of their names."""
-    return [c for c, d in enumerate(decisions) if d.name.split("/")[-1] in names]
+    """Columns of the choices with one of these uses."""
+    uses = [d.uses or d.name.split("/")[-1:] for d in decisions]
+    return [c for c, own in enumerate(uses) if not set(own).isdisjoint(names)]
 
 
 def _list_vector_choices(rule: str) -> tuple[str, ...]:

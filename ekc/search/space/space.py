@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.devices.device import PriorFunction
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
+from ekc.ir.schedule import Step
 from ekc.ir.schedule.schedule import Schedule
-from ekc.search.cost_model.features import ModelInputs, allocate_inputs, make_model_inputs
+from ekc.search.cost_model.features import InputFunction, ModelInputs, allocate_inputs
 from ekc.search.data.defaults import SPACE
 from ekc.search.data.population import Population
 from ekc.search.sketches.builder import Structure
@@ -38,6 +38,9 @@ Quantities = dict[str, NDArray[np.float64]]
 
 class Space:
     """All schedules that the structures of an operator, or `chosen_structures`, express on a target."""
+
+    origin = ""
+    """See `ScheduleSpace`."""
 
     def __init__(
         self,
@@ -87,6 +90,11 @@ class Space:
         maximum have their last value."""
         structure = random.integers(0, len(self.structures), count)
         return self._clear_unused_genes(Population(structure, self._sample_genes(random, count)))
+
+    def sample_uniformly(self, random: np.random.Generator, number: int, count: int) -> Population:
+        """Random genomes of one structure, not yet legal: uniform over its combinations of values."""
+        genes = random.integers(0, self.decision_sizes, (count, len(self.decision_sizes)))
+        return self._clear_unused_genes(Population(np.full(count, number), genes))
 
     def _sample_genes(self, random: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Random genes for `sample`."""
@@ -148,10 +156,46 @@ class Space:
 
     def build_schedule(self, population: Population, row: int) -> Schedule:
         """Build the Schedule of one genome, checking every step."""
+        return Schedule(self.op).apply_steps(*self._fill_steps(population, row))
+
+    def _fill_steps(self, population: Population, row: int) -> tuple[Step, ...]:
+        """The steps of one genome, not checked."""
         values = self.get_hole_values(population, row)
-        return Schedule(self.op).apply_steps(
-            *(s.fill_holes(values) for s in self.structures[population.structure[row]].steps)
-        )
+        return tuple(s.fill_holes(values) for s in self.structures[population.structure[row]].steps)
+
+    def locate(self, schedule: Schedule) -> Population | None:
+        """The genome of a schedule: the inverse of `build_schedule`. None where no structure makes it."""
+        kinds = [type(step) for step in schedule.steps]
+        for number, structure in enumerate(self.structures):
+            if [type(step) for step in structure.steps] != kinds:
+                continue
+            values: dict[str, int] = {}
+            for step, filled in zip(structure.steps, schedule.steps, strict=True):
+                values |= step.read_holes(filled)
+            genes = np.zeros((1, len(self.decisions)), np.int64)
+            for d in structure.decisions:
+                is_equal = (d.table == [values.get(hole, -1) for hole in d.holes]).all(axis=1)
+                genes[0, self._column_by_name[d.name]] = is_equal.argmax()
+            found = Population(np.array([number]), genes)
+            if self._fill_steps(found, 0) == schedule.steps:
+                return found
+        return None
+
+    def list_neighbours(self, population: Population, row: int) -> Population:
+        """All genomes that one small move of one decision makes of a genome, legal or not."""
+        columns = np.flatnonzero(self.uses_decision[population.structure[row]]).tolist()
+        moved = [self._neighbours.list_neighbours(c, int(population.genes[row, c])) for c in columns]
+        genes = np.repeat(population.genes[[row]], sum(map(len, moved)), axis=0)
+        at = np.repeat(columns, [len(values) for values in moved])
+        genes[np.arange(len(genes)), at] = np.concatenate([*moved, np.zeros(0, np.int64)])
+        return Population(np.repeat(population.structure[row], len(genes)), genes)
+
+    def find_legal(self, population: Population) -> NDArray[np.bool_]:
+        """Whether each genome keeps all rules."""
+        legal = np.ones(len(population), dtype=bool)
+        for found in self.find_violations(population):
+            legal[found.rows] = False
+        return legal
 
     def get_structure_name(self, population: Population, row: int) -> str:
         """The name of the structure of one genome."""
@@ -212,11 +256,11 @@ class Space:
             for found in self.evaluator.find_violations(genomes):
                 yield replace(found, rows=rows[found.rows])
 
-    def extract_inputs(self, population: Population, predict_prior: PriorFunction) -> ModelInputs:
-        """The inputs of the cost model for every genome, on a device with this prior."""
+    def extract_inputs(self, population: Population, make_inputs: InputFunction) -> ModelInputs:
+        """The inputs of the models for every genome."""
         found = allocate_inputs(len(population))
         for rows, figures in self.iterate_quantities(population):
-            found.set_rows(rows, make_model_inputs(figures, predict_prior))
+            found.set_rows(rows, make_inputs(figures))
         return found
 
     def iterate_quantities(self, population: Population) -> Iterator[tuple[NDArray[np.intp], Quantities]]:

@@ -19,6 +19,7 @@ from ekc.devices.recording import RecordedDevice, read_recording
 from ekc.devices.recording.reader import pack_line, unpack_members
 from ekc.errors import DeviceError, InvalidInput, RecordError
 from ekc.ir.analysis.analysis import analyse_program
+from ekc.ir.schedule import Unroll
 from ekc.search.loop import compile_job
 from ekc.search.tuning_result import TuningResult
 from tests.devices.recording.helpers import COUNT, OP, OTHER, TARGET, schedules
@@ -112,6 +113,8 @@ def test_missing_row_is_one_line(recorded: Path, tmp_path: Path) -> None:
         ekc.tune(OTHER, target=f"recorded:{recorded}", progress=False)
     with pytest.raises(InvalidInput, match="is replayed, so nothing is measured"):
         ekc.tune(OP, target=f"recorded:{recorded}", records=tmp_path / "x.db", progress=False)
+    with pytest.raises(InvalidInput, match="has its recorded schedules alone; leave space out"):
+        ekc.tune(OP, target=f"recorded:{recorded}", space=[Unroll("k", 2)], progress=False)
     device = devices.open(f"recorded:{recorded}")
     assert not device.clocks().mhz
     with pytest.raises(DeviceError, match="was recorded at fixed 1275 MHz only"):

@@ -237,7 +237,7 @@ def test_decisions_of_one_name_have_one_table(name: str) -> None:
     for structure in made.structures:
         holes = [hole for d in structure.decisions for hole in d.holes]
         assert len(holes) == len(set(holes))
-        assert set(holes) == {hole for step in structure.steps for hole in step.list_holes()}
+        assert set(holes) == {hole.name for step in structure.steps for _, hole in step.list_holes()}
         for d in structure.decisions:
             np.testing.assert_array_equal(d.table, first.setdefault(d.name, d.table))
             assert len(np.unique(d.table, axis=0)) == d.size
