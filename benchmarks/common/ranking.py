@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model import xgboost_model
+from ekc.search.cost_model import row_weights
 
-spearman = partial(xgboost_model.spearman, min_pairs=2)
+spearman = partial(row_weights.spearman, min_pairs=2)
 """Rank correlation, also of two pairs."""
 
 

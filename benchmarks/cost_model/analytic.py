@@ -55,7 +55,8 @@ from ekc.devices.simulated import data_sheet_prior, specs
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.cost_model.power_model import scale_power
+from ekc.search.cost_model.boosted_prior import BoostedPrior, load_models
+from ekc.search.cost_model.features import make_model_inputs, scale_power
 from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.space.space import Space
 
@@ -65,6 +66,7 @@ POWER_MHZ = 1050.0
 """The clock of most rows of the recording over clocks."""
 MIN_ROWS = 6
 MODEL, ANALYTIC, TILE, CONSTANT = "data sheet", "analytic", "thread tile", "constant"
+BOOSTED = "analytic, boosted"
 RECORDED, OWN = "recorded", "ekc's"
 BAR = {"spearman": 0.93, "pick": 1.15}
 """Least rank correlation and largest pick of the data sheet's prior."""
@@ -130,11 +132,22 @@ def replace_accesses(quantities: Quantities, kernels: Sequence[Xgemm]) -> Quanti
 
 
 def make_priors(spec: GpuSpec, clock_mhz: float) -> dict[str, PriorFunction]:
-    """Both priors for a GPU, by name."""
+    """The priors for a GPU, by name."""
+    analytic = partial(analytic_prior.predict_prior, peaks=spec.peaks(clock_mhz))
+    booster = BoostedPrior(spec.peaks(clock_mhz), spec.limits().sms, load_models())
     return {
         MODEL: partial(data_sheet_prior.predict_prior, spec, clock_mhz=clock_mhz),
-        ANALYTIC: partial(analytic_prior.predict_prior, peaks=spec.peaks(clock_mhz)),
+        ANALYTIC: analytic,
+        BOOSTED: partial(predict_boosted, predict_prior=analytic, booster=booster),
     }
+
+
+def predict_boosted(quantities: Quantities, predict_prior: PriorFunction, booster: BoostedPrior) -> Prior:
+    """The analytic prior as the boosted models correct it."""
+    inputs = make_model_inputs(quantities, predict_prior, booster)
+    latency_s, factor = inputs.expect_latency_s(True), np.exp(inputs.energy_correction)
+    watts = inputs.expect_power_w(np.log(latency_s), True)
+    return Prior(latency_s, watts, inputs.standby_w * factor)
 
 
 def compare_latencies(data: Path, recording: Recording, count: int | None, seed: int) -> list[dict[str, Any]]:

@@ -33,10 +33,11 @@ from benchmarks.cost_model.energy_rows import (
     measure_noise,
     read_kernels,
 )
-from ekc.search.cost_model.power_model import LayeredPowerModel, fit_parametric_power, fit_two_numbers
+from ekc.boosted_trees import predict_values
+from ekc.search.cost_model.latency_law import fit_two_numbers
+from ekc.search.cost_model.metered_trees import train_metered_trees
+from ekc.search.cost_model.power_model import fit_parametric_power
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.cost_model.xgboost_model import predict_with_residual_trees, train_residual_trees
-from ekc.search.data.defaults import POWER_MODEL
 
 Array = NDArray[np.float64]
 
@@ -101,37 +102,33 @@ def predict_by_latency(learned: Kernels, tested: Kernels, seed: int) -> Array:
 
 def predict_power(learned: Kernels, tested: Kernels, seed: int) -> Array:
     """Predict by the power model of a tuning run, whose prior knows nothing of these kernels."""
-    model = LayeredPowerModel(seed)
-    model.learn(learned.timed, learned.time, np.ones(len(learned.time)), learned.energy / learned.time)
-    mean, _ = model.predict(tested.timed, tested.time, np.ones(len(tested.time)))
-    return np.asarray(tested.time * np.exp(mean))
+    ones, asked = np.ones(len(learned.time)), np.ones(len(tested.time))
+    model = fit_parametric_power(learned.time, ones, learned.energy / learned.time)
+    rest = np.log(learned.energy / learned.time) - model.predict_log_power(learned.time, ones)
+    log_power = model.predict_log_power(tested.time, asked)
+    trees = train_metered_trees(learned.timed, rest, learned.energy)
+    if trees is not None:
+        log_power = log_power + predict_values(trees, tested.timed)
+    return np.asarray(tested.time * np.exp(log_power))
 
 
 def predict_parametric(learned: Kernels, tested: Kernels, seed: int) -> Array:
-    """Predict as `predict_power`, without the surrogate."""
+    """Predict as `predict_power`, without the trees."""
     model = fit_parametric_power(learned.time, np.ones(len(learned.time)), learned.energy / learned.time)
     log_power = model.predict_log_power(tested.time, np.ones(len(tested.time)))
     return np.asarray(tested.time * np.exp(log_power))
 
 
 def predict_energy(learned: Kernels, tested: Kernels, seed: int) -> Array:
-    """Predict energy by its own surrogate, without the time."""
-    surrogate, level = Surrogate(seed, POWER_MODEL.tree_share), float(np.median(learned.energy))
+    """Predict energy by a Gaussian process, without the time."""
+    surrogate, level = Surrogate(), float(np.median(learned.energy))
     surrogate.learn(learned.features, np.full(len(learned.energy), level), learned.energy)
     return np.asarray(np.exp(surrogate.predict(tested.features, np.full(len(tested.energy), level))[0]))
-
-
-def predict_by_trees(learned: Kernels, tested: Kernels, seed: int) -> Array:
-    """Predict by trees alone, from configuration and time, with equal weights of all rows."""
-    equal = np.ones(len(learned.energy))
-    trees = train_residual_trees(learned.timed, equal, learned.energy, equal, seed)
-    return predict_with_residual_trees(trees, tested.timed, np.ones(len(tested.energy)))
 
 
 PREDICTIONS: dict[str, Callable[[Kernels, Kernels, int], Array]] = {
     JUDGED: predict_power,
     PARAMETRIC: predict_parametric,
-    "tree given the true time": predict_by_trees,
     RULE: predict_constant_power,
     TWO_NUMBERS: predict_two_numbers,
     LATENCY: predict_by_latency,

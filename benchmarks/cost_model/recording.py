@@ -1,18 +1,19 @@
 """The energy model of ekc on a recording: every schedule predicted from the others, beside simpler rules.
 
-    python -m benchmarks.cost_model.recording FILE [--json FILE] [--seed N] [--folds K]
+    python -m benchmarks.cost_model.recording FILE [--models DIR] [--json FILE] [--seed N] [--folds K]
 
 FILE is a recording (`docs/reference/recordings.md`). Of each operator the metered schedules are dealt into K
 folds, no schedule in two; the model learns from K - 1 of them and predicts the energy of the rest from their
-measured latency, as in a tuning run. "latency x constant power" takes the median power of the same rows;
-"P0 t + E0" fits two numbers to them; "the prior alone" is counted work times round constants, scaled to the
-median of the same rows. Errors are absolute and relative, of energies. Bar: the mean error of the model is
+measured latency, as in a tuning run. --models: folder of the boosted models that correct the prior, by
+default those of ekc; `benchmarks.cost_model.train --without NAME` makes some that have not seen a device.
+"not corrected" is without them. "latency x constant power" takes the median power of the same rows,
+"P0 t + E0" fits two numbers to them, and "the prior alone" is counted work times round constants, scaled to
+their median. Errors are absolute and relative, of energies. Bar: the mean error of the model is
 below that of latency x constant power."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,24 @@ from numpy.typing import NDArray
 from benchmarks.common.script import Arguments, Column, format_lines, make_main
 from benchmarks.cost_model.energy_rows import compute_errors
 from ekc.devices.analytic_prior import predict_prior
-from ekc.devices.device import Peaks
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model.features import make_model_inputs
-from ekc.search.cost_model.power_model import PowerModel, fit_two_numbers, scale_power
+from ekc.search.cost_model.boosted_prior import FOLDER, BoostedPrior, load_models
+from ekc.search.cost_model.features import build_features, scale_power
+from ekc.search.cost_model.latency_law import fit_two_numbers
+from ekc.search.cost_model.power_model import PowerModel
 from ekc.search.data.candidate import Candidate
 
 Array = NDArray[np.float64]
-Predict = Callable[[Sequence[Candidate], Sequence[Candidate], Peaks, int], Array]
-"""(known, asked, peaks, seed) -> joules of the asked."""
+Predict = Callable[[Sequence[Candidate], Sequence[Candidate], BoostedPrior], Array]
+"""(known, asked, boosted models for the device) -> joules of the asked."""
 
 FOLDS = 5
 FEWEST = 10
 """Metered schedules of an operator, below which nothing is said of it."""
 MODEL, RULE, PRIOR = "ekc's model", "latency x constant power", "the prior alone"
-TWO_NUMBERS = "P0 t + E0"
+PLAIN, TWO_NUMBERS = "not corrected", "P0 t + E0"
 COLUMNS = (
     Column("operator", "operator"),
     Column("rows", "rows"),
@@ -49,27 +51,41 @@ COLUMNS = (
     Column("Spearman", "spearman", ".4f"),
     Column("", "pass"),
 )
-OPTIONS = {"file": {"type": Path, "help": "a recording"}, "--folds": {"type": int, "default": FOLDS}}
+OPTIONS = {
+    "file": {"type": Path, "help": "a recording"},
+    "--models": {"type": Path, "default": FOLDER, "help": "folder of the boosted models"},
+    "--folds": {"type": int, "default": FOLDS},
+}
 
 
-def predict_by_model(
-    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
-) -> Array:
+def predict_by_model(known: Sequence[Candidate], asked: Sequence[Candidate], booster: BoostedPrior) -> Array:
     """Predict as a tuning run would."""
-    model = PowerModel(seed, peaks)
+    return _predict_by_power_model(known, asked, PowerModel(booster.peaks, booster))
+
+
+def predict_uncorrected(
+    known: Sequence[Candidate], asked: Sequence[Candidate], booster: BoostedPrior
+) -> Array:
+    """Predict as a tuning run would without the boosted models."""
+    return _predict_by_power_model(known, asked, PowerModel(booster.peaks))
+
+
+def _predict_by_power_model(
+    known: Sequence[Candidate], asked: Sequence[Candidate], model: PowerModel
+) -> Array:
     model.learn(known)
     return _get_latencies(asked) * np.exp(model.predict_timed(asked)[0])
 
 
 def predict_constant_power(
-    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+    known: Sequence[Candidate], asked: Sequence[Candidate], booster: BoostedPrior
 ) -> Array:
     """Predict energy as latency times the median power: the trivial predictor."""
     return _get_latencies(asked) * np.median([c.power_w for c in known])
 
 
 def predict_by_two_numbers(
-    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
+    known: Sequence[Candidate], asked: Sequence[Candidate], booster: BoostedPrior
 ) -> Array:
     """Predict energy as P0 times latency plus E0, both fitted."""
     latency_s, watts = _get_latencies(known), np.array([c.power_w for c in known])
@@ -77,9 +93,7 @@ def predict_by_two_numbers(
     return asked_s * np.exp(fit_two_numbers(latency_s, watts).predict_log_power(asked_s))
 
 
-def predict_by_prior(
-    known: Sequence[Candidate], asked: Sequence[Candidate], peaks: Peaks, seed: int
-) -> Array:
+def predict_by_prior(known: Sequence[Candidate], asked: Sequence[Candidate], booster: BoostedPrior) -> Array:
     """Predict by the analytic prior, scaled by one factor."""
     scale = np.median(np.array([c.power_w for c in known]) / _predict_paced_power(known))
     return _get_latencies(asked) * scale * _predict_paced_power(asked)
@@ -87,6 +101,7 @@ def predict_by_prior(
 
 PREDICTIONS: dict[str, Predict] = {
     MODEL: predict_by_model,
+    PLAIN: predict_uncorrected,
     RULE: predict_constant_power,
     TWO_NUMBERS: predict_by_two_numbers,
     PRIOR: predict_by_prior,
@@ -104,53 +119,49 @@ def _get_latencies(candidates: Sequence[Candidate]) -> Array:
     return np.array([c.latency_s for c in candidates])
 
 
-def make_candidates(recording: Recording, number: int) -> list[Candidate]:
+def make_candidates(recording: Recording, number: int, booster: BoostedPrior) -> list[Candidate]:
     """The metered rows of an operator, as a tuning run would hold them."""
     mine = [r for r in recording.rows if r.operator == number and r.timings and r.meterings]
-    return [_make_candidate(row, recording.origin) for row in mine]
+    return [_make_candidate(row, recording.origin, booster) for row in mine]
 
 
-def _make_candidate(row: RecordedRow, origin: Origin) -> Candidate:
+def _make_candidate(row: RecordedRow, origin: Origin, booster: BoostedPrior) -> Candidate:
     # The figures of the recording are those of the ekc that made it, which may have counted otherwise.
-    seen = make_model_inputs(
-        analyse_program(row.schedule.program, origin.limits), partial(predict_prior, peaks=origin.peaks)
-    )
-    made = Candidate(
-        row.schedule,
-        row.structure,
-        seen.features[0],
-        float(seen.expected_latency_s[0]),
-        float(seen.expected_power_w[0]),
-        float(seen.standby_w[0]),
-        0,
-    )
+    quantities = analyse_program(row.schedule.program, origin.limits)
+    prior, features = predict_prior(quantities, origin.peaks), build_features(quantities)
+    figures = (float(figure[0]) for figure in (prior.latency_s, prior.power_w, prior.standby_w))
+    made = Candidate(row.schedule, row.structure, features[0], *figures, 0)
+    made.booster_inputs = booster.make_inputs(features, prior)[0]
     made.timings, made.meterings = [row.find_timing()], [row.find_metering()]
     return made
 
 
-def predict_folds(whole: list[Candidate], predict: Predict, peaks: Peaks, folds: int, seed: int) -> Array:
+def predict_folds(
+    whole: list[Candidate], predict: Predict, booster: BoostedPrior, folds: int, seed: int
+) -> Array:
     """Every schedule predicted from the folds that do not hold it."""
     fold = np.random.default_rng(seed).permutation(len(whole)) % folds
     found = np.full(len(whole), np.nan)
     for n in range(folds):
         known = [c for c, f in zip(whole, fold, strict=True) if f != n]
         asked = [c for c, f in zip(whole, fold, strict=True) if f == n]
-        found[fold == n] = predict(known, asked, peaks, seed)
+        found[fold == n] = predict(known, asked, booster)
     return found
 
 
-def measure_operator(recording: Recording, number: int, folds: int, seed: int) -> list[dict[str, Any]]:
+def measure_operator(
+    recording: Recording, number: int, booster: BoostedPrior, folds: int, seed: int
+) -> list[dict[str, Any]]:
     """All lines of one operator; one that says why not, where too little was metered."""
     name = str(recording.operators[number]).splitlines()[0]
-    whole = make_candidates(recording, number)
+    whole = make_candidates(recording, number, booster)
     if len(whole) < max(FEWEST, folds):
         why = f"not judged: at least {max(FEWEST, folds)} metered schedules are needed"
         return [{"operator": name, "rows": len(whole), "prediction": why}]
     measured = np.array([c.energy_j for c in whole])
-    peaks = recording.origin.peaks
     lines: list[dict[str, Any]] = [
         {"operator": name, "rows": len(whole), "prediction": how}
-        | compute_errors(predict_folds(whole, predict, peaks, folds, seed), measured)
+        | compute_errors(predict_folds(whole, predict, booster, folds, seed), measured)
         for how, predict in PREDICTIONS.items()
     ]
     bar = next(line["mean"] for line in lines if line["prediction"] == RULE)
@@ -163,8 +174,9 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     if arguments.folds < 2:
         raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")
     recording = read_recording(arguments.file)
-    numbers = range(len(recording.operators))
-    lines = [x for n in numbers for x in measure_operator(recording, n, arguments.folds, arguments.seed)]
+    booster = BoostedPrior(recording.origin.peaks, recording.origin.limits.sms, load_models(arguments.models))
+    how = booster, arguments.folds, arguments.seed
+    lines = [x for n in range(len(recording.operators)) for x in measure_operator(recording, n, *how)]
     origin = recording.origin
     print(f"{origin.description}, {origin.driver}, {origin.clock_regime}")
     if origin.simulated:

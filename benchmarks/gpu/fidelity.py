@@ -17,7 +17,7 @@ from ekc.devices.recording import RecordedRow, read_recording
 from ekc.devices.simulated import specs
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model.xgboost_model import spearman
+from ekc.search.cost_model.row_weights import spearman
 
 MINUTES = 2.0
 

@@ -11,20 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.power_model import (
-    LatencyLaw,
-    LayeredPowerModel,
-    fit_parametric_power,
-    fit_two_numbers,
-)
-from ekc.search.cost_model.surrogate import Surrogate
+from ekc.search.cost_model.latency_law import LatencyLaw, fit_two_numbers
 from ekc.search.data.defaults import BREEDING, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, RANDOM_SEARCH, SearchMethod
 
@@ -78,11 +71,8 @@ def _fix_population(size: int) -> SearchMethod:
     return SearchMethod(breeding=replace(BREEDING, min_population=size, max_population=size))
 
 
-def learn_parametric_power(
-    model: LayeredPowerModel, rows: NDArray[np.float32], latency_s: Array, priors: Array, watts: Array
-) -> None:
-    """Replace the training of the power model: the parametric part alone, no surrogate of its error."""
-    model.parametric = fit_parametric_power(latency_s, priors, watts)
+def train_nothing(*arguments: Any) -> None:
+    """Replace the trees of the power model: there are none."""
 
 
 def fit_two_numbers_alone(latency_s: Array, watts: Array, weights: Array) -> LatencyLaw:
@@ -95,10 +85,7 @@ def _change_power_model(**values: float) -> dict[str, Any]:
     return {"ekc.search.cost_model.power_model:POWER_MODEL": replace(POWER_MODEL, **values)}
 
 
-SURROGATE, EVALUATOR = (
-    "ekc.search.cost_model.learner:Surrogate",
-    "ekc.search.space.constraints:StructureEvaluator",
-)
+EVALUATOR = "ekc.search.space.constraints:StructureEvaluator"
 SKETCHES = "ekc.search.sketches.multi_level_tiling"
 PLAIN_WALK = {f"{EVALUATOR}.{name}": property(skip_trace) for name in ("_rule_trace", "_quantity_trace")}
 POPULATIONS = {"population 512": 512, "population 2,048": 2048, "population 8,192": 8192}
@@ -106,8 +93,7 @@ POPULATIONS = {"population 512": 512, "population 2,048": 2048, "population 8,19
 
 VARIANTS: dict[str, Variant] = {
     DEFAULT: Variant(),
-    "trees and process": Variant({SURROGATE: partial(Surrogate, tree_share=0.5)}),
-    "trees alone": Variant({SURROGATE: partial(Surrogate, tree_share=1.0)}),
+    "no boosted model": Variant(method=SearchMethod(corrects_prior=False)),
     **{name: Variant(method=_fix_population(size)) for name, size in POPULATIONS.items()},
     "stop rule": Variant(calls_per_trial=1e8 / 256),
     **{name: Variant(method=METHODS[name]) for name in ("no crossover", "random search")},
@@ -115,14 +101,14 @@ VARIANTS: dict[str, Variant] = {
     "no split-K": Variant({f"{SKETCHES}:derive_split_k": derive_nothing}, needs_own_space=True),
 }
 """Name -> variant. Finished runs are stored under these names."""
-STAGE_ONE = (DEFAULT, "trees and process", "trees alone", *POPULATIONS, "stop rule", "no split-K")
+STAGE_ONE = (DEFAULT, "no boosted model", *POPULATIONS, "stop rule", "no split-K")
 """Variants that run where none are named."""
 
 POWER = "ekc.search.cost_model.power_model"
 ENERGY_VARIANTS: dict[str, Variant] = {
     "constant power": Variant(method=METHODS["latency x constant power"]),
     "no prior of power": Variant(_change_power_model(prior_slope=0.0, prior_slope_variance=1e12)),
-    "no power surrogate": Variant({f"{POWER}:LayeredPowerModel.learn": learn_parametric_power}),
+    "no trees of metered kernels": Variant({f"{POWER}:train_metered_trees": train_nothing}),
     "equal weights of both laws": Variant(_change_power_model(share_error=1e6)),
     "P0 t + E0 without power law": Variant({f"{POWER}:fit_latency_law": fit_two_numbers_alone}),
 }

@@ -37,7 +37,7 @@ from ekc.codegen.generate import generate
 from ekc.devices.device import Device
 from ekc.devices.simulated.latency import compute_launch_seconds
 from ekc.devices.simulated.residual import OWN_TIME_SIGMA, sample_own_factor
-from ekc.search.cost_model.xgboost_model import spearman
+from ekc.search.cost_model.row_weights import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population

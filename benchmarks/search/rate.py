@@ -7,10 +7,6 @@ learned made-up figures of as many schedules as a run of 128 trials measures: th
 depend on their truth. No CUDA text is built for a candidate. A genome counts once,
 however often it is scored: each round scores its parents again, as the models have changed, from the stored
 results of their analysis. The bar is for the population of a run of 256 trials, the default.
-
-Scoring is a cascade: the power model predicts the genomes that may be fast enough to win, and its parametric
-part the rest.
-Their share is printed, and how well the ranking agrees with one where the power model predicts all.
 """
 
 from __future__ import annotations
@@ -29,9 +25,7 @@ from ekc.codegen.compiled import Resources
 from ekc.devices.device import MeasurementConditions, Metering, Timing
 from ekc.devices.statistics import Interval
 from ekc.search.cost_model.features import REGISTERS_COLUMN
-from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.defaults import SURROGATE
 from ekc.search.data.options import TuneOptions
 from ekc.search.data.population import Population
 from ekc.search.database.database import RecordStore
@@ -49,8 +43,6 @@ TRAINED_ON = 128
 DEFAULT = 256
 """Trials of a run by default."""
 POPULATIONS = (compute_population_size(DEFAULT), 8192)
-BEST = 256
-"""Best candidates that are compared; a batch is picked from fewer."""
 FRESH = 8
 """Rounds of breeding before a new run begins from random genomes."""
 MADE_UP = MeasurementConditions("a100", True, "made up", "", "", 0.0, 0.0, (), "made up", ekc.__version__)
@@ -146,7 +138,6 @@ def measure_population(watch: Stopwatch, seconds: float, population: int) -> dic
             "models, improvement": scoring,
             "breeding and repair": 1.0 - analysis - scoring,
         },
-        "cascade": _measure_cascade(watch),
         "bar": BARS,
         "pass": rate >= BAR and structures >= STRUCTURES_BAR,
     }
@@ -159,28 +150,6 @@ def _count_distinct(watch: Stopwatch) -> np.ndarray:
     return np.bincount(every.structure[first], minlength=len(watch.space.structures))
 
 
-def _measure_cascade(watch: Stopwatch) -> dict[str, float]:
-    """The share of the last genomes that the power model was asked of, and the ranking beside that with it
-    asked of all."""
-    task, last = watch.task, watch.scored[-1]
-    seen, limit_s, expect = (
-        task.input_cache.get_inputs(last),
-        task.incumbent.max_latency_s,
-        task.learner.predict,
-    )
-    mean, spread, *_ = expect(seen)
-    cascaded = task.acquisition.score(last)
-    task.learner.predict = lambda seen, limit_s: expect(seen)  # type: ignore[method-assign]
-    whole = task.acquisition.score(last)
-    task.learner.predict = expect  # type: ignore[method-assign]
-    best = [set(np.argsort(found, kind="stable")[:BEST].tolist()) for found in (cascaded, whole)]
-    return {
-        "asked": float((mean - SURROGATE.lower_bound_stds * spread <= np.log(limit_s)).mean()),
-        "rank_correlation": spearman(cascaded, whole) or 0.0,
-        "best_kept": len(best[0] & best[1]) / len(best[1]),
-    }
-
-
 def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
     """One population."""
     verdict = f"   bar {BAR:,.0f}   {'pass' if row['pass'] else 'FAIL'}" if judged else ""
@@ -191,11 +160,6 @@ def print_row(row: dict[str, Any], structures: int, judged: bool) -> None:
         f"{row['scored']:,} candidates or more; {row['scored_again']:,} scored again"
     )
     print(f"{'':>10} {shares}")
-    cascade = row["cascade"]
-    print(
-        f"{'':>10} the power model was asked of {cascade['asked']:.0%}; beside asking it of all: rank "
-        f"correlation {cascade['rank_correlation']:.3f}, {cascade['best_kept']:.0%} of the best {BEST} kept"
-    )
 
 
 def measure(arguments: Arguments) -> dict[str, Any]:

@@ -65,17 +65,21 @@ ANALYTIC = AnalyticSettings()
 
 def predict_prior(quantities: Quantities, peaks: Peaks) -> Prior:
     """The analytic prior of schedules for a device with these peaks."""
-    latency_s = predict_latency_s(quantities, peaks)
+    times_s = _predict_resource_times_s(quantities, peaks)
+    latency_s = _combine_times(times_s, quantities)
     standby_w = _predict_standby_w(quantities["balance"], peaks)
     power_w = standby_w + _predict_work_energy_j(quantities) / latency_s
-    return Prior(latency_s, np.asarray(power_w), standby_w)
+    return Prior(latency_s, np.asarray(power_w), standby_w, times_s)
 
 
 def predict_latency_s(quantities: Quantities, peaks: Peaks) -> Array:
     """Expected seconds of a call: the p-norm of the times that each resource needs, and the launch."""
-    parts = _predict_resource_times_s(quantities, peaks)
+    return _combine_times(_predict_resource_times_s(quantities, peaks), quantities)
+
+
+def _combine_times(times_s: dict[str, Array], quantities: Quantities) -> Array:
     norm = ANALYTIC.overlap_norm
-    work = sum(p**norm for p in parts.values()) ** (1 / norm)
+    work = sum(p**norm for p in times_s.values()) ** (1 / norm)
     return np.asarray(work + ANALYTIC.launch_latency_s * quantities["launches"])
 
 

@@ -156,6 +156,8 @@ class Prior:
     """Board power in watts at that latency, not limited by the power cap."""
     standby_w: NDArray[np.float64]
     """Part of the power in watts that stays the same if the same work takes longer."""
+    resource_times_s: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Resource -> seconds that it needs for the work if it is the only limit; empty where that is unknown."""
 
 
 PriorFunction = Callable[[Quantities], Prior]

@@ -249,6 +249,37 @@ def _describe_total(run: RunData, number: int) -> str:
     return f"{run.causes.roles[number]} {joules / scale:.4g} {unit}"
 
 
+def draw_explanation(run: RunData) -> Any:
+    """Draw what the boosted model says of the energy of the best schedule against the fastest."""
+    found = run.data.explanation
+    assert found is not None  # otherwise the picture is in `run.missing`
+    shown = found.list_shown()[::-1]
+    names = [name.replace("_", " ") for name, _ in shown]
+    percent = 100 * np.expm1(np.array([part for _, part in shown]))
+    figure = make_panels(1, 1, ("",))
+    figure.add_trace(
+        import_plotly().Bar(
+            y=names,
+            x=round_column(percent),
+            orientation="h",
+            marker={"color": [COLORS["best" if p <= 0 else "fastest"] for p in percent]},
+            hovertemplate="%{y}: %{x:+.3g} %<extra></extra>",
+            showlegend=False,
+        )
+    )
+    figure.update_xaxes(title_text="energy of the best against the fastest [%]")
+    predicted, measured = (
+        "unknown" if np.isnan(log) else f"{100 * np.expm1(log):+z.1f} %"
+        for log in (found.predicted_log_ratio, found.measured_log_ratio)
+    )
+    subtitle = (
+        f"{escape_text(run.data.device.label)}: SHAP values of the boosted model, and the analytic prior;"
+        f"<br>together {predicted} before anything was measured; measured {measured}"
+    )
+    style_figure(figure, "Why this energy", subtitle, run.data.device.simulated, 420)
+    return make_room_for_labels(figure, names)
+
+
 def draw_space(run: RunData) -> Any:
     """Draw the trials by their decisions in two dimensions, colored by figure and by order."""
     space, trials = run.space, run.trials

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from ekc.errors import InvalidInput
-from ekc.report.model_pictures import draw_energy, draw_importance, draw_predicted, draw_space
+from ekc.report.model_pictures import (
+    draw_energy,
+    draw_explanation,
+    draw_importance,
+    draw_predicted,
+    draw_space,
+)
 from ekc.report.run_data import RunData
 from ekc.report.theme import (
     COLORS,
@@ -32,6 +38,7 @@ PICTURES: dict[str, Callable[[RunData], Any]] = {
     "predicted": draw_predicted,
     "importance": draw_importance,
     "energy": draw_energy,
+    "explanation": draw_explanation,
     "space": draw_space,
 }
 """Function that draws each picture, in the order of a report."""

@@ -10,8 +10,11 @@ from typing import Any
 from ekc.codegen.library.build import KernelChoice, export
 from ekc.codegen.library.kernels import KernelFigures, TargetBoard
 from ekc.display import format_line, shorten
+from ekc.errors import InvalidInput
 from ekc.runtime.kernel import Kernel, compile
 from ekc.search.clocks.plan import ClockPlan
+from ekc.search.cost_model.features import decode_features
+from ekc.search.data.explanation import EnergyExplanation
 from ekc.search.data.result import DeviceInfo, TuningData
 from ekc.search.data.trial import Trial, describe_trial, make_dataframe
 from ekc.search.summary import format_summary, format_summary_html
@@ -63,7 +66,8 @@ class TuningResult(TuningData):
         """Draw a picture of the run as a `plotly.graph_objects.Figure`.
 
         picture: "front" (energy against latency), "progress", "roofline", "predicted" (energy predicted and
-        metered), "importance" (which decisions matter), "energy" (by cause) or "space" (a map of the trials).
+        metered), "importance" (which decisions matter), "energy" (by cause), "explanation" (what the
+        energy model says of it) or "space" (a map of the trials).
 
         Raises `InvalidInput` for another name, for a picture that the run has no data for (the message says
         what is missing), and where plotly is not installed.
@@ -89,6 +93,20 @@ class TuningResult(TuningData):
         import_plotly()
         return make_report([collect_run(self)], plan=self.plan).write(file)
 
+    def explain_energy(self) -> EnergyExplanation:
+        """Explain the energy of the best schedule against the fastest by the boosted model: SHAP values by
+        feature, and the part of the analytic prior. They add up to the ratio that the model predicts.
+
+        Raises `InvalidInput` where no boosted model was used: the device's own prior is not the analytic one,
+        or the result was loaded from records.
+        """
+        if self.explanation is None:
+            raise InvalidInput(
+                f"explain_energy: no boosted model was used on {self.device.label}; ekc explain compares two "
+                "schedules by what was measured"
+            )
+        return self.explanation
+
     def summary(self) -> str:
         """Format the result as text: a table of best, fastest and baseline, notes, and the clock plan."""
         return format_summary(self) + (f"\n\n{self.plan.summary()}" if self.plan else "")
@@ -99,12 +117,16 @@ class TuningResult(TuningData):
 
     def to_dataframe(self) -> Any:
         """The trials as a pandas data frame, one row each, failures included, with their `status`. Columns:
-        the figures, named with their units as the attributes of `Trial`; then the numbers of the schedules
-        (`ekc.search.data.trial.list_decisions`), empty where a schedule has no such loop or staging.
+        the figures, named with their units as the attributes of `Trial`; the features (`ekc.features`), in a
+        run of this session; then the numbers of the schedules (`ekc.search.data.trial.list_decisions`), empty
+        where a schedule has no such loop or staging.
 
         Raises `InvalidInput` where pandas is missing.
         """
-        return make_dataframe(self.trials, self.device.simulated)
+        features = {}
+        if self.features is not None and len(self.features) == len(self.trials):
+            features = decode_features(self.features)
+        return make_dataframe(self.trials, self.device.simulated, features)
 
     def __repr__(self) -> str:
         counts = f"{count_nouns(self.trial_count, 'trial')}, {self.metered_count} metered"

@@ -14,7 +14,7 @@ from benchmarks.search import ablation
 from benchmarks.search import ablation_figures as figures
 from benchmarks.search import ablation_variants as variants
 from ekc import devices
-from ekc.search.cost_model import feature_process, learner
+from ekc.search.cost_model import feature_process, power_model
 from ekc.search.space.space import Space
 from tests.benchmarks.helpers import Run
 
@@ -85,12 +85,12 @@ def test_verdict_follows_the_bars(ratios: tuple[float, float], search_s: float, 
 
 def test_changes_are_undone_after_the_block_and_after_an_error() -> None:
     setting = "ekc.search.cost_model.feature_process:GAUSSIAN_PROCESS"
-    before = feature_process.GAUSSIAN_PROCESS, learner.Surrogate
+    before = feature_process.GAUSSIAN_PROCESS, power_model.train_metered_trees
     with pytest.raises(KeyError), variants.apply_changes({setting: None, "json:nothing": 0}):
         pass
-    with variants.apply_changes(variants.VARIANTS["trees and process"].changes):
-        assert learner.Surrogate(0).tree_share == 0.5
-    assert (feature_process.GAUSSIAN_PROCESS, learner.Surrogate) == before
+    with variants.apply_changes(variants.VARIANTS["no trees of metered kernels"].changes):
+        assert power_model.train_metered_trees is variants.train_nothing
+    assert (feature_process.GAUSSIAN_PROCESS, power_model.train_metered_trees) == before
 
 
 def test_change_that_a_subclass_overrides_is_refused() -> None:
@@ -124,14 +124,14 @@ def test_finished_runs_are_kept_and_a_cut_line_is_run_again(
     monkeypatch.setattr(ablation.Place, "run", run_stub)
     folder = tmp_path / "runs"
     options = ("--folder", str(folder), "--only", "MV 1024x8192 a100", "--seeds", "2", "--trials", "16")
-    options = (*options, "--variants", "default;trees and process;trees alone;stop rule")
+    options = (*options, "--variants", "default;no boosted model;population 512;stop rule")
     text, first = run("search.ablation", *options)
     (log,) = folder.glob("*.jsonl")
     lines = log.read_text().splitlines()
     assert [json.loads(x)["seed"] for x in lines] == [0] * 4 + [1] * 4
-    assert "MV 1024x8192 a100 seed 1 trees alone" in text
+    assert "MV 1024x8192 a100 seed 1 population 512" in text
     assert {x["variant"]: x["pass"] for x in first["lines"]} == dict.fromkeys(
-        ("trees and process", "trees alone", "stop rule", "default, other seeds"), False
+        ("no boosted model", "population 512", "stop rule", "default, other seeds"), False
     )
     assert (first["bar"], first["pass"]) == ({"ratio": 1.01, "search_share": 1.1}, None)
     log.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])

@@ -20,7 +20,7 @@ def result(plain_run: TuningResult) -> TuningResult:
 
 
 def card(number: int, **changes: object) -> ModelCard:
-    changed = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.04, 0.7, False)
+    changed = ModelCard(number, 4 * number, 0.8, 0.02, 0.03, 0.04, 0.7, True)
     return replace(changed, **changes)  # type: ignore[arg-type]
 
 
@@ -65,12 +65,12 @@ def test_summary_has_model_card(result: TuningResult) -> None:
     assert changed == [str(c.round) for c in result.model_cards]
 
 
-def test_model_card_counts_wins_and_marks_quarantine() -> None:
+def test_model_card_counts_wins_and_marks_rounds_without_correction() -> None:
     text = format_model_card(
-        [card(1, error=None, rank_correlation=None), card(2), card(3, error=0.05, quarantined=True)]
+        [card(1, error=None, rank_correlation=None), card(2), card(3, error=0.05, corrected=False)]
     )
     assert "better than latency x constant power in 1 of 2 rounds, than P0 t + E0 in 1" in text
-    assert [line.endswith("quarantined") for line in text.splitlines()[3:6]] == [False, False, True]
+    assert [line.endswith("not corrected") for line in text.splitlines()[3:6]] == [False, False, True]
     assert text.splitlines()[3].split() == ["1", "4", "-", "3.0%", "4.0%", "-", "0.70"]
 
 

@@ -185,7 +185,7 @@ class LearnedAcquisition(Acquisition):
     def predict_figures(self, population: Population) -> tuple[PredictedFigures, ...]:
         """Predict the objective, and the latency if that is not the objective."""
         incumbent, inputs = self.find_incumbent(), self.input_cache.get_inputs(population)
-        mean, std, power, power_std = self.learner.predict(inputs, incumbent.max_latency_s)
+        mean, std, power, power_std = self.learner.predict(inputs)
         least_s = compute_min_latency_s(self.op, 2 * inputs.fma_count, self.peaks)
         log_feasibility = self.learner.spill_model.predict_log_feasibility(inputs.features)
         best_latency = _compute_log_best(incumbent.latencies_s)

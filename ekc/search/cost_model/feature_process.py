@@ -29,7 +29,7 @@ from threadpoolctl import ThreadpoolController
 
 from ekc.forks import hold_forks
 from ekc.gaussian_process import Array, GaussianProcess
-from ekc.search.cost_model.xgboost_model import select_training_rows
+from ekc.search.cost_model.row_weights import select_training_rows
 from ekc.search.data.defaults import GAUSSIAN_PROCESS
 
 

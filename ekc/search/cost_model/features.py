@@ -1,7 +1,4 @@
-"""Features of schedules for the models: quantities of the analysis, scaled by log2(1 + x).
-
-No feature comes from a compiled kernel or from the model of a simulated device: a schedule has the same
-features before it is compiled.
+"""Inputs of the models: the features of schedules (`feature_table.py`), and the figures of the prior.
 
 `ModelInputCache` keeps the inputs of the models for the genomes analysed last. Predictions change from round
 to round, but the counts of a schedule do not.
@@ -9,69 +6,57 @@ to round, but the counts of a schedule do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekc.devices.device import PriorFunction, Quantities
+from ekc.search.cost_model.boosted_prior import BoostedPrior
+from ekc.search.cost_model.feature_table import FEATURE_NAMES, FEATURES, Feature, Scale
+from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import FEATURE_CACHE
 from ekc.search.data.population import Population, SearchSpace
 
-COUNT_FEATURES = (
-    "total_operations",
-    "total_loop_steps",
-    "total_barriers",
-    "total_shuffles",
-    "total_conversions",
-    "total_guards",
-    "total_global_load_requests",
-    "total_global_load_sectors",
-    "total_global_store_requests",
-    "total_global_store_sectors",
-    "total_shared_load_requests",
-    "total_shared_load_wavefronts",
-    "total_shared_store_requests",
-    "total_shared_store_wavefronts",
-    "total_global_load_bytes",
-    "total_shared_load_bytes",
-    "l2_bytes",
-    "dram_bytes",
-    "block_bytes",
-    "shared_bytes",
-    "threads",
-    "blocks",
-    "registers",
-    "prefetched",
-    "accumulators",
-    "statements",
-    "waves",
-    "resident_blocks",
-    "active_warps",
-)
-SHARE_FEATURES = ("occupancy", "wave_use", "balance", "lane_use", "useful_share", "pipeline")
-RATIO_FEATURES = (
-    ("operations_per_shared_load", "total_operations", "total_shared_load_requests"),
-    ("operations_per_global_load", "total_operations", "total_global_load_requests"),
-    ("sectors_per_global_load", "total_global_load_sectors", "total_global_load_requests"),
-    ("wavefronts_per_shared_load", "total_shared_load_wavefronts", "total_shared_load_requests"),
-    ("wavefronts_per_shared_store", "total_shared_store_wavefronts", "total_shared_store_requests"),
-    ("operations_per_barrier", "total_operations", "total_barriers"),
-)
-FEATURE_NAMES = (*COUNT_FEATURES, *SHARE_FEATURES, *(name for name, _, _ in RATIO_FEATURES))
+Array = NDArray[np.float64]
+
 THREADS_COLUMN, REGISTERS_COLUMN = FEATURE_NAMES.index("threads"), FEATURE_NAMES.index("registers")
 """Columns of threads per block and of estimated registers per thread, as log2(1 + count)."""
+_AS_IS = [i for i, f in enumerate(FEATURES) if f.scale is Scale.AS_IS]
+_FIRST_AS_IS, _LAST_AS_IS = _AS_IS[0], _AS_IS[-1]
+"""Columns of the features that are not logarithms: they are neighbours."""
+
+
+def compute_features(quantities: Quantities) -> NDArray[np.float64]:
+    """[`FEATURES`, schedules]: the values of the features of analysed schedules, in their units."""
+    return np.stack([_compute_feature(f, quantities) for f in FEATURES])
+
+
+def _compute_feature(feature: Feature, quantities: Quantities) -> NDArray[np.float64]:
+    values = quantities[feature.quantity]
+    return values / np.maximum(quantities[feature.divisor], 1.0) if feature.divisor else values
 
 
 def build_features(quantities: Quantities) -> NDArray[np.float32]:
-    """[schedules, `FEATURE_NAMES`]: the features of analysed schedules."""
-    counts = [quantities[name] for name in COUNT_FEATURES]
-    rates = [quantities[a] / np.maximum(quantities[b], 1.0) for _, a, b in RATIO_FEATURES]
-    table = np.stack([*counts, *(quantities[name] for name in SHARE_FEATURES), *rates])
-    for scaled in (table[: len(counts)], table[-len(rates) :]):
+    """[schedules, `FEATURES`]: the features of analysed schedules, as the models see them."""
+    table = compute_features(quantities)
+    for scaled in (table[:_FIRST_AS_IS], table[_LAST_AS_IS + 1 :]):
         np.log2(np.add(scaled, 1.0, out=scaled), out=scaled)
     return np.ascontiguousarray(table.T, dtype=np.float32)
+
+
+def decode_features(rows: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
+    """Feature -> its values in its unit, from `rows[schedules, FEATURES]` as the models see them."""
+    values = rows.astype(np.float64).T
+    for scaled in (values[:_FIRST_AS_IS], values[_LAST_AS_IS + 1 :]):
+        scaled[:] = np.exp2(scaled) - 1.0
+    return dict(zip(FEATURE_NAMES, values, strict=True))
+
+
+def scale_power(power_w: Array, log_latency: Array, standby_w: Array) -> Array:
+    """Power of the same work in exp(`log_latency`) times the latency; `standby_w` stays."""
+    return np.asarray(standby_w + (power_w - standby_w) * np.exp(-log_latency))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,33 +70,69 @@ class ModelInputs:
     expected_power_w: NDArray[np.float64]
     """Board power by the prior of the device, in watts."""
     standby_w: NDArray[np.float64]
-    """Part of the expected power, in watts, that stays the same if the work takes longer."""
+    """Part of that power, in watts, that stays the same if the work takes longer."""
     fma_count: NDArray[np.float64]
     """Multiply-adds of all lanes, including those on padding."""
+    latency_correction: NDArray[np.float64]
+    """Natural log of latency over its prior by the boosted model; 0 where the prior is not corrected."""
+    energy_correction: NDArray[np.float64]
+    """Natural log of energy over the prior's at the same latency, by the boosted model, at the measured
+    latency or at the one that the boosted model predicts; 0 where the prior is not corrected."""
+
+    def expect_latency_s(self, is_corrected: bool) -> Array:
+        """Latency in seconds by the prior, or by the prior as the boosted model corrects it."""
+        return self.expected_latency_s * np.exp(self.latency_correction if is_corrected else 0.0)
+
+    def expect_power_w(self, log_latency_s: Array, is_corrected: bool) -> Array:
+        """Watts at these latencies by the prior, or by the prior as the boosted model corrects it."""
+        log_latency = log_latency_s - np.log(self.expected_latency_s)
+        watts = scale_power(self.expected_power_w, log_latency, self.standby_w)
+        return watts * np.exp(self.energy_correction if is_corrected else 0.0)
 
     def set_rows(self, rows: NDArray[np.intp], inputs: ModelInputs) -> None:
         """Copy inputs into these rows."""
         for f in fields(ModelInputs):
             getattr(self, f.name)[rows] = getattr(inputs, f.name)
 
+    def __getitem__(self, rows: NDArray[np.int32] | slice) -> ModelInputs:
+        return ModelInputs(*(getattr(self, f.name)[rows] for f in fields(ModelInputs)))
+
+
+InputFunction = Callable[[Quantities], ModelInputs]
+"""Makes the inputs of the models for analysed schedules."""
+
 
 def allocate_inputs(row_count: int) -> ModelInputs:
     """Allocate the inputs of so many rows, with undefined values."""
     return ModelInputs(
-        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(4))
+        np.empty((row_count, len(FEATURE_NAMES)), np.float32), *(np.empty(row_count) for _ in range(6))
     )
 
 
-def make_model_inputs(quantities: Quantities, predict_prior: PriorFunction) -> ModelInputs:
-    """Make the inputs of the models from an analysis, by the prior of a device."""
-    prior = predict_prior(quantities)
-    return ModelInputs(
-        build_features(quantities),
-        prior.latency_s,
-        prior.power_w,
-        prior.standby_w,
-        quantities["total_fma"],
-    )
+def collect_inputs(timed: Sequence[Candidate], booster: BoostedPrior | None) -> ModelInputs:
+    """Collect the inputs of timed candidates, of which there is at least one."""
+    columns = [(c.expected_latency_s, c.expected_power_w, c.standby_w) for c in timed]
+    latency_s, power_w, standby_w = np.array(columns).T
+    figures = np.stack([c.features for c in timed]), latency_s, power_w, standby_w, np.zeros(len(timed))
+    if booster is None or not len(timed[0].booster_inputs):
+        return ModelInputs(*figures, *np.zeros((2, len(timed))))
+    rows = np.stack([c.booster_inputs for c in timed])
+    log_latency = np.log([c.latency_s for c in timed]) - np.log(latency_s)
+    return ModelInputs(*figures, booster.predict_latency(rows), booster.predict_energy(rows, log_latency))
+
+
+def make_model_inputs(
+    quantities: Quantities, predict_prior: PriorFunction, booster: BoostedPrior | None = None
+) -> ModelInputs:
+    """Make the inputs of the models from an analysis, by the prior of a device. Without a booster the
+    corrections are 0."""
+    prior, features = predict_prior(quantities), build_features(quantities)
+    figures = prior.latency_s, prior.power_w, prior.standby_w, quantities["total_fma"]
+    if booster is None or not prior.resource_times_s:
+        return ModelInputs(features, *figures, *np.zeros((2, len(features))))
+    rows = booster.make_inputs(features, prior)
+    log_latency = booster.predict_latency(rows)
+    return ModelInputs(features, *figures, log_latency, booster.predict_energy(rows, log_latency))
 
 
 class ModelInputCache:
@@ -165,7 +186,7 @@ class _CachedRows:
 
     def get_inputs(self, rows: NDArray[np.int32]) -> ModelInputs:
         """Copies of the inputs of these rows."""
-        return ModelInputs(*(getattr(self._inputs, f.name)[rows] for f in fields(ModelInputs)))
+        return self._inputs[rows]
 
     def store(self, keys: NDArray[np.int64], inputs: ModelInputs) -> None:
         """Replace the rows that were analysed longest ago."""

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from ekc.devices.device import Peaks
 from ekc.gaussian_process import Array, log_expected_improvement
 from ekc.ir.hardware.target import LaunchLimits
-from ekc.search.cost_model.features import ModelInputs
+from ekc.search.cost_model.boosted_prior import BoostedPrior
+from ekc.search.cost_model.features import ModelInputs, collect_inputs
 from ekc.search.cost_model.power_model import PowerModel
+from ekc.search.cost_model.row_weights import compute_weights, spearman
 from ekc.search.cost_model.surrogate import SpillModel, Surrogate, has_spilled
-from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
-from ekc.search.data.defaults import METERING, SURROGATE
+from ekc.search.data.defaults import METERING, POWER_MODEL, SURROGATE
 from ekc.search.data.options import DEFAULT_METHOD, SearchMethod
 from ekc.search.data.result import ModelCard, PredictionRecord
 
@@ -106,10 +107,6 @@ class PredictionBatch:
     """Log energy in joules per call, as the run uses it."""
     std: Array
     """Standard deviation of `mean`."""
-    model_mean: Array
-    """Log energy by the surrogate of the power model, also under quarantine; NaN before it is fitted."""
-    parametric_mean: Array
-    """Log energy by the parametric part of the power model."""
     constant_power_w: float
     two_number_w: Array
     """Power by P0 + E0 / latency: the second trivial predictor."""
@@ -120,14 +117,9 @@ class PredictionBatch:
         """Predict the energy of timed kernels."""
         log_s = np.log([c.latency_s for c in candidates])
         mean, std = power_model.predict_timed(candidates)
-        model, parametric = (
-            power_model.predict_timed(candidates, use_model=which)[0] for which in (True, False)
-        )
-        model = model if power_model.is_ready else np.full(len(model), np.nan)
         rows, median_w = np.stack([c.features for c in candidates]), power_model.median_power_w
         two_number_w = power_model.predict_two_number_w(np.exp(log_s))
-        energies = mean + log_s, std, model + log_s, parametric + log_s
-        return cls(candidates, *energies, median_w, two_number_w, rows)
+        return cls(candidates, mean + log_s, std, median_w, two_number_w, rows)
 
     def make_records(self, metered: Sequence[int]) -> list[PredictionRecord]:
         """Make the records of candidates that were metered since, by their indices."""
@@ -136,8 +128,6 @@ class PredictionBatch:
                 digest=self.candidates[i].schedule.digest,
                 predicted_j=float(np.exp(self.mean[i])),
                 std=float(self.std[i]),
-                model_j=float(np.exp(self.model_mean[i])),
-                parametric_j=float(np.exp(self.parametric_mean[i])),
                 constant_j=self.constant_power_w * self.candidates[i].latency_s,
                 two_number_j=float(self.two_number_w[i]) * self.candidates[i].latency_s,
                 latency_s=self.candidates[i].latency_s,
@@ -154,12 +144,16 @@ class Learner:
 
     peaks: Peaks
     limits: LaunchLimits
-    seed: int
     max_slowdown: float
     method: SearchMethod = DEFAULT_METHOD
+    booster: BoostedPrior | None = None
+    """The boosted model of the device; None: its prior is not corrected."""
     model_cards: list[ModelCard] = field(default_factory=list)
     prediction_records: list[PredictionRecord] = field(default_factory=list)
     """Prediction and measurement of every kernel metered after the power model was first fitted."""
+    is_latency_corrected: bool = True
+    """Whether the boosted model corrects the prior of latency: as long as it makes the kernels timed so far
+    differ no more from their prior than they do without it."""
     _budgeted_timing_count: int = 0
     """Timed kernels that the share of meterings has been counted for."""
 
@@ -167,33 +161,31 @@ class Learner:
         self.metering_share = MeteringShare(self.method.metered_share)
         self.latency_model = Surrogate(residual_clip=SURROGATE.latency_residual_clip)
         self.spill_model = SpillModel(self.limits)
-        self.power_model = PowerModel(self.seed, self.peaks, self.method.power_source == "constant")
+        self.power_model = PowerModel(self.peaks, self.booster, self.method.power_source == "constant")
 
-    def predict(self, inputs: ModelInputs, limit_s: float = np.inf) -> tuple[Array, Array, Array, Array]:
+    def predict(self, inputs: ModelInputs) -> tuple[Array, Array, Array, Array]:
         """Predict latency and power of genomes that were not measured.
 
         Returns (mean, standard deviation) of log latency in seconds, then of log power in watts. Latency
-        residuals are clipped (`latency_residual_clip`), so predictions for slow kernels are optimistic. The
-        surrogate of the power model is used only for genomes whose lower bound of the latency is within
-        `limit_s`, its parametric part for the others: they cannot win.
+        residuals are clipped (`latency_residual_clip`), so predictions for slow kernels are optimistic.
         """
-        mean, std = self.latency_model.predict(inputs.features, inputs.expected_latency_s)
-        can_win = mean - SURROGATE.lower_bound_stds * std <= np.log(limit_s)
-        expected = inputs.expected_latency_s, inputs.expected_power_w, inputs.standby_w
-        power = self.power_model.predict(inputs.features, mean, *expected, can_win)
-        return mean, std, *power
+        expected_s = inputs.expect_latency_s(self.is_latency_corrected)
+        mean, std = self.latency_model.predict(inputs.features, expected_s)
+        return mean, std, *self.power_model.predict(mean, inputs)
 
-    def learn_latency(self, timed: list[Candidate]) -> None:
-        """Learn from the kernels of a round: their registers, and the latencies of those that did not spill.
-        The latency of a kernel that spills says nothing about kernels that do not."""
+    def learn_latency(self, timed: Sequence[Candidate]) -> None:
+        """Learn from all kernels timed so far: their registers, and the latencies of those that did not
+        spill. The latency of a kernel that spills says nothing about kernels that do not."""
         compiled = [c for c in timed if c.resources]
         if compiled:
             self.spill_model.learn(np.stack([c.features for c in compiled]), [c.resources for c in compiled])
         fitting = [c for c in timed if not has_spilled(c.resources)]
         if fitting:
-            rows = np.stack([c.features for c in fitting])
-            priors = np.array([c.expected_latency_s for c in fitting])
-            self.latency_model.learn(rows, priors, np.array([c.latency_s for c in fitting]))
+            inputs = collect_inputs(fitting, self.booster)
+            latency_s = np.array([c.latency_s for c in fitting])
+            self.is_latency_corrected = _pays_to_correct(inputs, latency_s)
+            expected_s = inputs.expect_latency_s(self.is_latency_corrected)
+            self.latency_model.learn(inputs.features, expected_s, latency_s)
 
     def learn_energy(self, working: list[Candidate], round_number: int, meter: MeterFunction) -> None:
         """Meter a share of the kernels timed since the last call, compare the predictions, and fit the power
@@ -240,11 +232,6 @@ class Learner:
         row_count = self.power_model.row_count
         if row_count:
             self.prediction_records += batch.make_records(metered_indices)
-            recent = self.prediction_records[-METERING.card_window :]
-            modelled = [j for j in recent if np.isfinite(j.model_j)]
-            self.power_model.update_quarantine(
-                *(_get_column(modelled, name) for name in ("model_j", "parametric_j", "measured_j"))
-            )
         self.model_cards.append(self._make_card(round_number, row_count))
 
     def _make_card(self, round_number: int, row_count: int) -> ModelCard:
@@ -259,7 +246,7 @@ class Learner:
             constant_power_error=_median_relative_error(_get_column(recent, "constant_j"), measured),
             two_number_error=_median_relative_error(_get_column(recent, "two_number_j"), measured),
             latency_rank=spearman(_get_column(recent, "latency_s"), measured),
-            quarantined=self.power_model.is_quarantined,
+            corrected=self.power_model.is_corrected,
         )
 
     def predict_powers(self, working: list[Candidate]) -> None:
@@ -269,6 +256,20 @@ class Learner:
         watts = np.exp(self.power_model.predict_timed(working)[0])
         for c, predicted in zip(working, watts.tolist(), strict=True):
             c.predicted_power_w = predicted
+
+
+def _pays_to_correct(inputs: ModelInputs, latency_s: Array) -> bool:
+    """Whether the logs of latency over prior spread no more with the correction than without it. Kernels of
+    low latency have most weight. Yes where too few were timed."""
+    if len(latency_s) < POWER_MODEL.min_rows:
+        return True
+    weights = compute_weights(latency_s, POWER_MODEL.sharpness)
+    spreads = []
+    for is_corrected in (True, False):
+        residuals = np.log(latency_s / inputs.expect_latency_s(is_corrected))
+        center = np.average(residuals, weights=weights)
+        spreads.append(np.average((residuals - center) ** 2, weights=weights))
+    return bool(spreads[0] <= spreads[1])
 
 
 def _get_column(records: Sequence[PredictionRecord], name: str) -> Array:

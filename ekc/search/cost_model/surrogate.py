@@ -1,11 +1,10 @@
-"""The surrogate of a figure, latency or power, before it is measured; and the spill model, that of registers.
+"""The surrogate of the latency before it is measured; and the spill model, that of registers.
 
-A Gaussian process learns the log of figure over prior. With a tree share, the mean is a weighted mean with
-that of boosted trees, and half the distance between the two is a second part of the standard deviation. In
-the search of a model the process also learns from the rows of other layers: the prior makes similar errors
-for similar schedules of any layer, as it does not model bank conflicts, for example. The layers share logs of
-figure over prior, each relative to the median of its layer, since a factor that all schedules of a layer have
-in common does not carry over, and does not change their order.
+A Gaussian process learns the log of figure over prior. In the search of a model it also learns from the rows
+of other layers: the prior makes similar errors for similar schedules of any layer, as it does not model bank
+conflicts, for example. The layers share logs of figure over prior, each relative to the median of its layer,
+since a factor that all schedules of a layer have in common does not carry over, and does not change their
+order.
 
 The spill model has the probability that a kernel needs no more registers than it can have. The registers of
 a kernel are estimated before it is compiled, and the rule "registers" refuses schedules that need too many.
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +29,7 @@ from ekc.ir.hardware.memory import WARP
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.search.cost_model.feature_process import FeatureProcess
 from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
-from ekc.search.cost_model.xgboost_model import (
-    predict_with_residual_trees,
-    select_training_rows,
-    train_residual_trees,
-)
+from ekc.search.cost_model.row_weights import select_training_rows
 from ekc.search.data.defaults import PEERS, SPILLS, SURROGATE
 
 
@@ -92,19 +86,13 @@ def _find_nearest(others: list[ResidualRows], own: ResidualRows | None) -> list[
 class Surrogate:
     """A model of one figure; lower is better."""
 
-    seed: int = 0
-    """Seed of the boosted trees; the Gaussian process uses no random numbers."""
-    tree_share: float = 0.0
-    """Weight of boosted trees in the mean; the Gaussian process has the rest. 0: no trees are trained."""
     residual_clip: float = SURROGATE.residual_clip
     """Log distance above the larger of median residual and best figure, from which on residuals are clipped.
     A search only needs to know the good figures, so it uses a small one."""
     gaussian_process: FeatureProcess = field(default_factory=FeatureProcess)
-    _trees: Any = None
-    _rows: list[NDArray[np.float32]] = field(default_factory=list)
-    _priors: list[float] = field(default_factory=list)
-    _values: list[float] = field(default_factory=list)
-    _objective_values: list[float] = field(default_factory=list)
+    _rows: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    _residuals: Array = field(default_factory=lambda: np.zeros(0))
+    """Clipped residuals of the rows."""
     _peers: PeerRows | None = None
     _place: int = 0
     _peer_version: int = 0
@@ -115,25 +103,19 @@ class Surrogate:
     @property
     def is_ready(self) -> bool:
         """Whether enough rows are measured to use more than the prior."""
-        return len(self._values) >= SURROGATE.min_rows and bool(np.isfinite(self._values).any())
+        return len(self._residuals) >= SURROGATE.min_rows
 
-    def learn(
-        self, rows: NDArray[np.float32], priors: Array, values: Array, objective_values: Array | None = None
-    ) -> None:
-        """Learn measured figures. NaN: the kernel failed, which counts as the worst figure. Rows of low
-        `objective_values` have most weight in the trees; by default these are the figures."""
-        self._rows.extend(rows)
-        self._priors.extend(priors.tolist())
-        self._values.extend(values.tolist())
-        self._objective_values.extend((values if objective_values is None else objective_values).tolist())
-        if self.tree_share and self.is_ready:
-            priors, objectives = np.array(self._priors), _replace_failures(self._objective_values)
-            figures = priors * np.exp(self._compute_residuals())
-            self._trees = train_residual_trees(np.stack(self._rows), priors, figures, objectives, self.seed)
+    def learn(self, rows: NDArray[np.float32], priors: Array, values: Array) -> None:
+        """Learn the measured figures of these rows; earlier ones are forgotten. NaN: the kernel failed, which
+        counts as the worst figure."""
+        if not np.isfinite(values).any():
+            return
+        self._rows = rows.astype(np.float64)
+        self._residuals = _clip_residuals(priors, _replace_failures(values), self.residual_clip)
         if self._peers is not None:
             self._peers.publish(self._place, self._center_rows())
         elif self.is_ready:
-            self.gaussian_process.fit(np.stack(self._rows).astype(np.float64), self._compute_residuals())
+            self.gaussian_process.fit(self._rows, self._residuals)
 
     def join(self, peers: PeerRows) -> None:
         """Share rows with the other layers of a model. Call before any row is learned."""
@@ -152,17 +134,10 @@ class Surrogate:
 
     def _center_rows(self) -> ResidualRows:
         """The own rows, their residuals relative to the median."""
-        residuals = self._compute_residuals()
-        if not len(residuals):
-            return ResidualRows(np.zeros((0, 0)), residuals)
-        self._level = float(np.median(residuals))
-        return ResidualRows(np.stack(self._rows).astype(np.float64), residuals - self._level)
-
-    def _compute_residuals(self) -> Array:
-        """Clipped residuals of the own rows; none where no figure is known."""
-        if not np.isfinite(self._values).any():
-            return np.zeros(0)
-        return _clip_residuals(np.array(self._priors), _replace_failures(self._values), self.residual_clip)
+        if not len(self._residuals):
+            return ResidualRows(np.zeros((0, 0)), self._residuals)
+        self._level = float(np.median(self._residuals))
+        return ResidualRows(self._rows, self._residuals - self._level)
 
     def predict(self, rows: NDArray[np.float32], priors: Array) -> tuple[Array, Array]:
         """(mean, standard deviation) of the log of the figure at each row."""
@@ -170,11 +145,7 @@ class Surrogate:
         if not self.gaussian_process.is_fitted:
             return np.log(priors), np.full(len(priors), SURROGATE.prior_std)
         residual, std = self.gaussian_process.predict(rows.astype(np.float64))
-        mean = residual + np.log(priors) + self._level
-        if self._trees is None:
-            return mean, std
-        distance = np.log(predict_with_residual_trees(self._trees, rows, priors)) - mean
-        return mean + self.tree_share * distance, np.sqrt(std**2 + (distance / 2) ** 2)
+        return residual + np.log(priors) + self._level, std
 
     def predict_correlation(self, rows: NDArray[np.float32]) -> Array:
         """[rows, rows]: correlation of future measurements at each pair of rows, by the Gaussian process."""
@@ -182,10 +153,9 @@ class Surrogate:
         return self.gaussian_process.predict_correlation(rows.astype(np.float64))
 
 
-def _replace_failures(values: list[float]) -> Array:
+def _replace_failures(values: Array) -> Array:
     """The values with the worst of them for each failure (NaN)."""
-    figures = np.array(values)
-    return np.where(np.isfinite(figures), figures, np.nanmax(figures))
+    return np.where(np.isfinite(values), values, np.nanmax(values))
 
 
 def _clip_residuals(priors: Array, values: Array, residual_clip: float) -> Array:

@@ -33,6 +33,8 @@ class Candidate:
     """Part of the expected power that stays the same if the work takes longer."""
     round: int
     """Round of the search, from 1; 0 for the baseline."""
+    booster_inputs: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Inputs of the boosted model (`cost_model.boosted_prior.INPUT_NAMES`); empty where it is not used."""
     status: str = "ok"
     """"ok", or the failure, as `Trial.status`."""
     predicted_power_w: float = float("nan")

@@ -333,8 +333,7 @@ class SurrogateSettings:
     """The same for the latency. Larger residuals are of kernels with effects that the prior does not model,
     such as bank conflicts."""
     lower_bound_stds: float = 2.0
-    """Standard deviations below the mean at which a prediction counts as a lower bound: kernels that are
-    feasible only below it are predicted by the parametric part of the power model alone."""
+    """Standard deviations below the mean at which a predicted power counts as a lower bound."""
 
 
 SURROGATE = SurrogateSettings()
@@ -363,10 +362,25 @@ GAUSSIAN_PROCESS = GaussianProcessSettings()
 
 
 @dataclass(frozen=True)
-class BoostedTreeSettings:
-    """The XGBoost model (`cost_model/xgboost_model.py`). All chosen by us, except where a source is named."""
+class RowWeightSettings:
+    """Weights of the rows that a model learns from (`cost_model/row_weights.py`)."""
 
-    boosting_rounds: int = 120
+    min_weight: float = 0.1
+    """Weight of the worst rows. A model that never learns bad rows predicts good figures everywhere."""
+
+
+ROW_WEIGHTS = RowWeightSettings()
+
+
+@dataclass(frozen=True)
+class MeteredTreeSettings:
+    """The trees that a run trains on its metered kernels (`cost_model/metered_trees.py`). Chosen by us."""
+
+    min_rows: int = 8
+    """Metered kernels from which on trees are trained."""
+    folds: int = 5
+    """Parts of the metered kernels of which one is left out at a time, to decide whether the trees help."""
+    rounds: int = 120
     """Number of trees."""
     max_depth: int = 5
     """Depth of a tree, at most."""
@@ -374,19 +388,13 @@ class BoostedTreeSettings:
     """Learning rate."""
     min_child_weight: float = 0.02
     """Sum of weights in a leaf, at least."""
-    l2_penalty: float = 1.0
-    """L2 penalty on leaf values, `lambda` in XGBoost. Its default."""
     subsample: float = 0.9
     """Share of the rows that each tree learns from."""
     colsample_bytree: float = 0.7
     """Share of the features that each tree may use."""
-    sharpness: float = 2.0
-    """A row of twice the best objective has weight 2**-sharpness; the loss is that of arXiv 2411.18873."""
-    min_weight: float = 0.1
-    """Weight of the worst rows. Trees that never learn bad rows predict good figures everywhere."""
 
 
-BOOSTED_TREES = BoostedTreeSettings()
+METERED_TREES = MeteredTreeSettings()
 
 
 @dataclass(frozen=True)
@@ -394,7 +402,7 @@ class PowerModelSettings:
     """The power model (`cost_model/power_model.py`)."""
 
     sharpness: float = 2.0
-    """A kernel of twice the least energy has weight 2**-sharpness in the parametric part, as in the trees."""
+    """A kernel of twice the least energy has weight 2**-sharpness: the loss is that of arXiv 2411.18873."""
     work_penalty: float = 0.01
     """Ridge penalty on E0 of energy = P0 x latency + E0, in kernels at the mean latency. Weak: it decides
     where latencies are equal. From 0.0001 to 0.1 errors on recordings are the same."""
@@ -410,12 +418,8 @@ class PowerModelSettings:
     (`benchmarks/cost_model/analytic.py`)."""
     prior_slope_variance: float = 0.003
     """Variance of the log prior at which metered kernels and `prior_slope` weigh the same."""
-    tree_share: float = 0.25
-    """Weight of the trees in the surrogate: few kernels are metered, trees need many."""
     min_rows: int = 4
-    """Metered kernels from which on the error of the parametric part is used and the quarantine is judged."""
-    quarantine_rank: float = 0.5
-    """Rank correlation below which a surrogate no better than the parametric part is not used."""
+    """Kernels from which on errors are judged: of the parametric part, and of the corrected prior."""
     min_std: float = 0.02
     """Standard deviation of log watts, at least: kernels of equal features differ by about as much."""
 
@@ -446,7 +450,7 @@ class MeteringSettings:
     initial_meterings: int = 4
     """Kernels of the first round that are metered, ahead of the share."""
     card_window: int = 12
-    """Last predictions that a model card and the quarantine judge, at most."""
+    """Last predictions that a model card judges, at most."""
     exploration_share: float = 0.3
     """Share of the metered kernels that is chosen to learn from, not for its expected improvement."""
     latency_slack: float = 1.1

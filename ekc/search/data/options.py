@@ -61,6 +61,8 @@ class SearchMethod:
     """Share of the timed kernels that is metered during the search; 1: all. The finals come on top."""
     power_source: Literal["learned", "constant"] = "learned"
     """Power of kernels not metered: by the power model, or the median of the metered ones."""
+    corrects_prior: bool = True
+    """Whether the boosted model corrects the prior of the device (`cost_model/boosted_prior.py`)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.metered_share <= 1:

@@ -208,13 +208,14 @@ def _count_trials(trials: Sequence[Trial]) -> str:
     return f"{count_nouns(len(trials), 'trial')}{simulated}, {metered} metered, {failed} failed"
 
 
-def make_dataframe(trials: Sequence[Trial], simulated: bool) -> Any:
-    """A pandas data frame with one row for each trial. Raises `InvalidInput` where pandas is missing."""
+def make_dataframe(trials: Sequence[Trial], simulated: bool, features: Mapping[str, Any]) -> Any:
+    """A pandas data frame with one row for each trial; `features` are more columns. Raises `InvalidInput`
+    where pandas is missing."""
     try:
         import pandas
     except ImportError as problem:
         raise InvalidInput("to_dataframe needs pandas: pip install pandas") from problem
-    columns = list_columns(trials) | {"simulated": simulated}
+    columns = list_columns(trials) | {"simulated": simulated, **features}
     decisions = [list_decisions(t.schedule.program) for t in trials]
     return pandas.concat([pandas.DataFrame(columns), pandas.DataFrame(decisions)], axis=1)
 

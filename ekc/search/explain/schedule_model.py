@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ekc.devices.device import PriorFunction, Quantities
 from ekc.search.cost_model.features import ModelInputs, make_model_inputs
+from ekc.search.cost_model.row_weights import spearman
 from ekc.search.cost_model.surrogate import Surrogate
-from ekc.search.cost_model.xgboost_model import spearman
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.defaults import SURROGATE
 from ekc.search.database.measured_set import MeasuredSet

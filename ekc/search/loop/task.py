@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
+from ekc.devices.device import Quantities
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.acquisition import Incumbent, LearnedAcquisition
+from ekc.search.cost_model.boosted_prior import BoostedPrior, load_models
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
@@ -41,10 +46,13 @@ class ScheduleTask:
         self.device = measurer.device
         self.compiler = KernelCompiler(executor, measurer.device)
         self.method = method
-        self.learner = Learner(
-            self.device.peaks, self.device.limits, options.seed, options.max_slowdown, self.method
-        )
-        self.input_cache = ModelInputCache(space, lambda some: space.extract_inputs(some, self.device.prior))
+        device = self.device
+        self.booster: BoostedPrior | None = None
+        if method.corrects_prior:
+            self.booster = BoostedPrior(device.peaks, device.limits.sms, load_models())
+        self.learner = Learner(device.peaks, device.limits, options.max_slowdown, self.method, self.booster)
+        self._make_inputs = partial(make_model_inputs, predict_prior=device.prior, booster=self.booster)
+        self.input_cache = ModelInputCache(space, lambda some: space.extract_inputs(some, self._make_inputs))
         self.acquisition = LearnedAcquisition(
             space.op, self.device.peaks, self.learner, self.input_cache, lambda: self.incumbent
         )
@@ -83,7 +91,7 @@ class ScheduleTask:
     def create_candidate(self, schedule: Schedule, structure: str, round_number: int) -> Candidate:
         """Analyse a schedule and make a candidate of it."""
         quantities = analyse_program(schedule.program, self.device.limits)
-        inputs = make_model_inputs(quantities, self.device.prior)
+        inputs = self._make_inputs(quantities)
         return Candidate(
             schedule=schedule,
             structure=structure,
@@ -92,7 +100,14 @@ class ScheduleTask:
             expected_power_w=float(inputs.expected_power_w[0]),
             standby_w=float(inputs.standby_w[0]),
             round=round_number,
+            booster_inputs=self._make_booster_inputs(quantities, inputs),
         )
+
+    def _make_booster_inputs(self, quantities: Quantities, inputs: ModelInputs) -> NDArray[np.float32]:
+        prior = self.device.prior(quantities)
+        if self.booster is None or not prior.resource_times_s:
+            return np.zeros(0, np.float32)
+        return self.booster.make_inputs(inputs.features, prior).reshape(-1)
 
     @property
     def incumbent(self) -> Incumbent:
@@ -120,7 +135,8 @@ class ScheduleTask:
                 timed.append(c)
                 self.time_candidate(c)
                 self.reporter.report("trial", c)
-        self.learner.learn_latency([c for c in timed if c.ok])
+        if any(c.ok for c in timed):
+            self.learner.learn_latency(self.timed_candidates)
         self._trials_since_metering += len(timed)
         if self._is_metering_due():
             self.meter_share(round_number)

@@ -21,8 +21,8 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.report.run_data import RunData
-from ekc.search.cost_model.features import FEATURE_NAMES
-from ekc.search.cost_model.power_model import fit_two_numbers
+from ekc.search.cost_model.feature_table import FEATURE_NAMES
+from ekc.search.cost_model.latency_law import fit_two_numbers
 from ekc.search.data.candidate import Candidate
 from ekc.search.data.result import (
     UNKNOWN_ROOF,
@@ -259,8 +259,6 @@ def _make_records(
                 digest=c.schedule.digest,
                 predicted_j=joules[0],
                 std=math.nan,
-                model_j=joules[0],
-                parametric_j=math.nan,
                 constant_j=joules[1],
                 two_number_j=joules[2],
                 latency_s=c.latency_s,

@@ -12,7 +12,7 @@ import numpy as np
 
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.report.run_data import NamedTrial, RunData, Table, TrialColumns
-from ekc.search.cost_model.features import COUNT_FEATURES, FEATURE_NAMES
+from ekc.search.cost_model.features import decode_features
 from ekc.search.data.result import TuningData
 from ekc.search.data.trial import Trial, list_columns
 from ekc.search.run_data.parts import break_down_energy, list_kernels, map_space, measure_importance
@@ -29,8 +29,6 @@ from ekc.search.summary import (
 )
 from ekc.tables import count_nouns
 
-DRAM_COLUMN = FEATURE_NAMES.index("dram_bytes")
-assert "dram_bytes" in COUNT_FEATURES
 MIN_PREDICTIONS = 3
 
 
@@ -54,6 +52,8 @@ def collect_run(
     if not np.isfinite(trials.energy_j).any():
         missing["front"] = "no energy of a trial was metered or predicted"
     model_card = _make_model_card(data, missing)
+    if data.explanation is None or data.best.digest == data.fastest.digest:
+        missing["explanation"] = "the best schedule is the fastest, or no boosted model was used"
     if data.device.peaks is None:
         missing["roofline"] = "the ceilings of the device are unknown here"
     if len(data.predictions) < MIN_PREDICTIONS:
@@ -96,10 +96,10 @@ def make_trial_columns(data: TuningData) -> TrialColumns:
 
 
 def _read_dram_bytes(data: TuningData) -> np.ndarray:
-    """Bytes of device memory, back from the feature log2(1 + bytes)."""
+    """Bytes of device memory, from the features."""
     if data.features is None:
         return np.full(len(data.trials), np.nan)
-    return np.exp2(data.features[:, DRAM_COLUMN].astype(np.float64)) - 1
+    return decode_features(data.features)["dram_bytes"]
 
 
 def _list_named(data: TuningData, trials: TrialColumns) -> dict[str, NamedTrial]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc import devices
+from ekc.boosted_trees import compute_contributions, predict_values, train_trees
 from ekc.codegen.generate import compile_schedule, describe_toolchain, generate
 from ekc.codegen.nvrtc import disassemble
 from ekc.codegen.step_lines import derive_step_lines
@@ -21,8 +22,7 @@ from ekc.devices.simulated.device import EnergyBreakdown, SimulatedDevice
 from ekc.errors import DeviceError, EkcError, ToolchainError
 from ekc.ir.schedule.schedule import Schedule
 from ekc.report.run_data import Dependence, EnergyByCause, Importance, KernelListing, SpaceMap, TrialColumns
-from ekc.search.cost_model.features import FEATURE_NAMES
-from ekc.search.cost_model.xgboost_model import compute_contributions, predict_values, train_trees
+from ekc.search.cost_model.feature_table import FEATURE_NAMES
 from ekc.search.data.result import DeviceInfo, TuningData
 from ekc.search.data.trial import list_decisions
 from ekc.tables import count_nouns
@@ -122,7 +122,7 @@ FOLDS, MIN_ROWS = 5, 20
 MAX_NAMES, MAX_DEPENDENCES, MAX_VALUES = 10, 3, 16
 """Inputs in a bar chart, inputs with a curve of partial dependence, and points of such a curve, at most."""
 TREE_COUNT = 80
-FEATURE_LABELS = tuple(name.removeprefix("total_").replace("_", " ") for name in FEATURE_NAMES)
+FEATURE_LABELS = tuple(name.replace("_", " ") for name in FEATURE_NAMES)
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 4,

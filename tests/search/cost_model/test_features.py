@@ -11,8 +11,8 @@ import pytest
 
 from ekc.devices.analytic_prior import predict_prior
 from ekc.search.cost_model import features
+from ekc.search.cost_model.feature_table import FEATURE_NAMES
 from ekc.search.cost_model.features import (
-    FEATURE_NAMES,
     ModelInputCache,
     ModelInputs,
     build_features,
@@ -39,7 +39,8 @@ def _count_analysed(memory: ModelInputCache, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _memory() -> ModelInputCache:
-    return ModelInputCache(space("matmul"), partial(space("matmul").extract_inputs, predict_prior=PRIOR))
+    make_inputs = partial(make_model_inputs, predict_prior=PRIOR)
+    return ModelInputCache(space("matmul"), partial(space("matmul").extract_inputs, make_inputs=make_inputs))
 
 
 def _same(memory: ModelInputCache, population: Population) -> None:

@@ -18,7 +18,8 @@ from ekc.devices.device import Timing
 from ekc.devices.measurement_json import measurement_to_json, timing_from_json
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.schedule.naive import make_naive_schedule
-from ekc.search.cost_model.features import FEATURE_NAMES, REGISTERS_COLUMN, THREADS_COLUMN
+from ekc.search.cost_model.feature_table import FEATURE_NAMES
+from ekc.search.cost_model.features import REGISTERS_COLUMN, THREADS_COLUMN
 from ekc.search.cost_model.learner import Learner
 from ekc.search.cost_model.surrogate import SpillModel, count_needed_registers, has_spilled
 from ekc.search.data.defaults import SPILLS, SURROGATE
@@ -100,21 +101,21 @@ def test_launch_with_most_registers_counts() -> None:
 @pytest.mark.parametrize("stack", [0, SPILLS.stack_bytes, SPILLS.stack_bytes + 4, 4096])
 def test_spilled_kernels_are_left_out_of_the_latency_model(stack: int) -> None:
     device = devices.open("a100")
-    learner = Learner(device.peaks, device.limits, 0, 0.05)
+    learner = Learner(device.peaks, device.limits, 0.05)
     rows = _rows(2 * SURROGATE.min_rows)
     made = kernels(np.ones(len(rows)), np.ones(len(rows)), rows)
     odd = (Resources(255, 0, 0, 0, stack),)
     for i, c in enumerate(made):
         c.timings = [replace(c.timings[0], resources=odd if i % 2 else _given(100.0))]
     learner.learn_latency(made)
-    assert len(learner.latency_model._values) == len(made) // (2 if stack > SPILLS.stack_bytes else 1)
-    assert len(learner.spill_model._surrogate._values) == len(made)
+    assert len(learner.latency_model._residuals) == len(made) // (2 if stack > SPILLS.stack_bytes else 1)
+    assert len(learner.spill_model._surrogate._residuals) == len(made)
 
 
 def test_kernels_without_resources_teach_latency_alone() -> None:
     """As in record files of an earlier ekc."""
     device = devices.open("a100")
-    learner = Learner(device.peaks, device.limits, 0, 0.05)
+    learner = Learner(device.peaks, device.limits, 0.05)
     rows = _rows(SURROGATE.min_rows)
     learner.learn_latency(kernels(np.ones(len(rows)), np.ones(len(rows)), rows))
     assert learner.latency_model.is_ready

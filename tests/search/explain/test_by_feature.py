@@ -20,13 +20,8 @@ from ekc import devices
 from ekc.devices.recording import RecordedDevice
 from ekc.devices.simulated import data_sheet_prior, specs
 from ekc.errors import InvalidInput, RecordError
-from ekc.search.cost_model.features import (
-    COUNT_FEATURES,
-    FEATURE_NAMES,
-    RATIO_FEATURES,
-    SHARE_FEATURES,
-    build_features,
-)
+from ekc.search.cost_model.feature_table import FEATURES
+from ekc.search.cost_model.features import build_features
 from ekc.search.data.defaults import SURROGATE
 from ekc.search.database.measured_set import MeasuredSet, analyse_schedules, load_measured_set
 from ekc.search.explain.by_feature import (
@@ -69,12 +64,11 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> RecordedDevice:
 def test_feature_groups_have_every_model_input_once() -> None:
     members = [name for group in FEATURE_GROUPS.values() for name in group]
     assert len(members) == len(set(members))
-    assert {*COUNT_FEATURES, *SHARE_FEATURES} <= set(members)
-    assert {name for _, *pair in RATIO_FEATURES for name in pair} <= set(members)
+    assert {quantity for f in FEATURES for quantity in (f.quantity, f.divisor) if quantity} <= set(members)
     # Nothing else matters: a schedule's figures of no group can be those of another.
     one, other = (analyse_schedules([s], A100.limits) for s in (law_schedules()[1], law_schedules()[7]))
     mixed = {name: (other if name in members else one)[name] for name in one}
-    assert len(FEATURE_NAMES) == build_features(mixed).shape[1]
+    assert len(FEATURES) == build_features(mixed).shape[1]
     np.testing.assert_array_equal(build_features(mixed), build_features(other))
     for predict_prior in (A100.prior, partial(data_sheet_prior.predict_prior, specs.A100, clock_mhz=1410.0)):
         first, second = predict_prior(quantities=mixed), predict_prior(quantities=other)
