@@ -8,8 +8,8 @@ some hundred rows.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,16 +48,13 @@ def compute_contributions(booster: Any, rows: NDArray[Any]) -> NDArray[np.float3
         return np.asarray(booster.predict(table, pred_contribs=True))[:, :-1]
 
 
-def load_booster(file: Path) -> Any:
-    """Load a booster from a file that XGBoost wrote."""
-    with hold_forks():
-        return _import_xgboost().Booster(_SINGLE_THREAD, model_file=file)
-
-
 def format_trees(booster: Any) -> str:
-    """A booster as text, in XGBoost's own JSON."""
+    """A booster as text, in XGBoost's own JSON, as all versions from 2.1 on read it."""
     with hold_forks():
-        return str(booster.save_raw("json"), "utf-8")
+        text = str(booster.save_raw("json"), "utf-8")
+    # Version 3.1 and later write a list of base scores. Version 2.1 takes a list for no score at all, and
+    # predicts 0.5 more without a word.
+    return re.sub(r'"base_score":"\[([^],]*)\]"', r'"base_score":"\1"', text)
 
 
 def parse_trees(text: str) -> Any:

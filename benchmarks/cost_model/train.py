@@ -19,6 +19,7 @@ way.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.script import Arguments, Column, describe_versions, format_lines, make_main
 from benchmarks.cost_model.training_rows import TrainingRows, collect_rows, concatenate, read_recorded_rows
-from ekc.boosted_trees import predict_values, train_trees
+from ekc.boosted_trees import format_trees, predict_values, train_trees
 from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.device import Prior
 from ekc.devices.simulated.device import SIMULATOR_VERSION
@@ -209,8 +210,9 @@ def write_models(
     """Train on all rows, and write the models with their card."""
     folder.mkdir(parents=True, exist_ok=True)
     models = train_models(table, np.ones(len(table.energy_j), bool), arguments.seed)
-    models.latency.save_model(folder / "latency.ubj")
-    models.energy.save_model(folder / "energy.ubj")
+    for name, model in (("latency", models.latency), ("energy", models.energy)):
+        text = format_trees(model).encode()
+        (folder / f"{name}.json.gz").write_bytes(gzip.compress(text, mtime=0))
     card = {
         "targets": "natural logs: latency over the analytic prior, energy over the prior's at that latency",
         "versions": describe_versions() + f", xgboost {version('xgboost')}, simulator {SIMULATOR_VERSION}",

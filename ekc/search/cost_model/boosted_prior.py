@@ -11,6 +11,7 @@ A prior that does not say how long each resource works (`Prior.resource_times_s`
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -20,14 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ekc.boosted_trees import load_booster, predict_values
+from ekc.boosted_trees import parse_trees, predict_values
 from ekc.devices.device import Peaks, Prior
 from ekc.search.cost_model.feature_table import DEVICE_FACTS, FEATURE_NAMES
 
 Array = NDArray[np.float64]
 
 FOLDER = Path(__file__).parent / "boosted_prior"
-"""Folder of the shipped models: `latency.ubj`, `energy.ubj` and `card.json`."""
+"""Folder of the shipped models: `latency.json.gz`, `energy.json.gz` and `card.json`."""
 RESOURCES = ("arithmetic", "tensor", "l1", "l2", "dram")
 """Resources whose time the analytic prior estimates."""
 PRIOR_INPUTS = (
@@ -63,7 +64,10 @@ class BoostedModels:
 @cache
 def load_models(folder: Path = FOLDER) -> BoostedModels:
     """Load models once. The first call imports XGBoost, which takes some tenths of a second."""
-    latency, energy = (load_booster(folder / f"{name}.ubj") for name in ("latency", "energy"))
+    latency, energy = (
+        parse_trees(gzip.decompress((folder / f"{name}.json.gz").read_bytes()).decode())
+        for name in ("latency", "energy")
+    )
     return BoostedModels(latency, energy, json.loads((folder / "card.json").read_text()))
 
 

@@ -129,8 +129,9 @@ class DesignSpace:
         return tuple(self.genomes.build_schedule(near, int(row)) for row in rows)
 
     def estimate(self, schedules: Sequence[Schedule]) -> tuple[tuple[float, float], ...]:
-        """(seconds, joules) of one call of each schedule of the space, estimated from its loops alone: the
-        estimate that a search begins with. Nothing is compiled. Raises `InvalidInput`."""
+        """(seconds, joules) of one call of each schedule of the space, estimated from its loops alone, by
+        the prior of the device; a search corrects it by the boosted model. Nothing is compiled. Raises
+        `InvalidInput`."""
         genomes = [self._locate(schedule) for schedule in schedules]
         if not genomes:
             return ()
