@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.common import script
@@ -129,9 +130,15 @@ def make_machine_code(schedule: object, device: object) -> dict[str, Any]:
 
 def make_recorded(file: Path) -> Any:
     origin = SimpleNamespace(description="a made-up card", driver="-", clock_regime="-", simulated=True)
+    origin.peaks, origin.limits = None, SimpleNamespace(sms=1)
     return SimpleNamespace(operators=["matmul"], origin=origin)
 
 
+def make_training_table(rows: Any) -> Any:
+    return SimpleNamespace(operator=np.array(["matmul 8"]), arch=np.array(["sm_80"]))
+
+
+TRAINED_LINE = Line(operator="made up", left_out="kind", ratio=0.7, **{"pass": True})
 PRIOR_LINE = Line(recording="made up", half="all", accesses="recorded", prior="analytic", kernels=6)
 POWER_LINE = Line(recording="made up", figure="power", prior="analytic", rows=6, spearman=None)
 RECORDED_LINE = Line(operator="matmul", rows=4, prediction="not judged: too few rows")
@@ -179,6 +186,17 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
         {"read_recording": make_recorded, "measure_operator": lambda *arguments: [RECORDED_LINE]},
         "a made-up card",
         None,
+    ),
+    "cost_model.train": (
+        ("--folder", "rows"),
+        {
+            "read_rows": lambda *arguments: None,
+            "make_table": make_training_table,
+            "predict_left_out": lambda *arguments: None,
+            "score_operators": lambda *arguments: [TRAINED_LINE],
+        },
+        "made up",
+        True,
     ),
     "cost_model.registers": (
         ("--only", "MV"),
@@ -281,7 +299,7 @@ GOVERNOR_SCRIPTS = (
     "cost",
     "driver_errors",
     "kills",
-    "model",
+    "predict",
     "objectives",
     "period",
     "replay",

@@ -40,10 +40,10 @@ def test_all_pictures_and_code_are_there_in_both_sizes_and_colors(
     report_file: Path, run_data: RunData, open_page: PageOpener
 ) -> None:
     page = open_report(open_page, report_file, width=800, dark=True)
-    assert count_pictures(page) == len(PICTURES) == 7
+    assert count_pictures(page) == len(PICTURES) == 8
     assert page.locator(".picture .svg-container").first.locator("svg.main-svg").count() >= 1
     titles = page.locator(".picture .gtitle").all_text_contents()
-    assert len(titles) == 7
+    assert len(titles) == 8
     assert all(title.endswith("(simulated)") for title in titles)
     (kernel,) = run_data.kernels
     assert page.locator(".program pre").text_content() == kernel.program
@@ -107,7 +107,7 @@ def test_sections_of_several_runs_are_drawn_when_opened_and_names_are_harmless(
     assert count_pictures(page) == 0
     page.locator("#overview a").nth(1).click()
     page.wait_for_selector(f"#run-1{DONE}")
-    assert count_pictures(page) == 7
+    assert count_pictures(page) == 8
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "no sideways scrolling"
     page.locator("#run-1 .picture").first.hover()
     assert EVIL in page.locator("#run-1 > summary").inner_text()

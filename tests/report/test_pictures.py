@@ -135,8 +135,8 @@ def test_unknown_picture_is_refused_with_the_names(result: TuningResult) -> None
     with pytest.raises(InvalidInput) as refused:
         result.plot("fornt")
     assert str(refused.value) == (
-        "picture: no 'fornt'; choose one of front, progress, roofline, predicted, importance, energy, space; "
-        "did you mean 'front'?"
+        "picture: no 'fornt'; choose one of front, progress, roofline, predicted, importance, energy, "
+        "explanation, space; did you mean 'front'?"
     )
     with pytest.raises(InvalidInput, match="no 3; choose one of"):
         result.plot(3)  # type: ignore[arg-type]
