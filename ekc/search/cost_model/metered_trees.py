@@ -30,15 +30,15 @@ def train_metered_trees(rows: NDArray[np.float32], rest: Array, energies_j: Arra
         fold = np.arange(len(rest)) % METERED_TREES.folds == n
         trees = _train(rows[~fold], rest[~fold], weights[~fold])
         left[fold] = rest[fold] - predict_values(trees, rows[fold])
-    helps = is_clearly_more(np.abs(rest), np.abs(left))
+    helps = is_clearly_more(np.abs(rest), np.abs(left), METERED_TREES.standard_errors)
     return _train(rows, rest, weights) if helps else None
 
 
-def is_clearly_more(errors: Array, others: Array) -> bool:
-    """Whether errors of the same kernels are larger in the mean, by more than two standard errors of their
-    difference: with a confidence of about 95 %."""
+def is_clearly_more(errors: Array, others: Array, standard_errors: float) -> bool:
+    """Whether errors of the same kernels are larger in the mean, by more than so many standard errors of
+    their difference."""
     difference = errors - others
-    return bool(difference.mean() > 2 * difference.std(ddof=1) / len(difference) ** 0.5)
+    return bool(difference.mean() > standard_errors * difference.std(ddof=1) / len(difference) ** 0.5)
 
 
 def _train(rows: NDArray[np.float32], rest: Array, weights: Array) -> Any:

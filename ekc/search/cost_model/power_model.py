@@ -171,7 +171,7 @@ class PowerModel:
             compute_left_out_errors(latency_s, inputs.expect_power_w(np.log(latency_s), use), watts)
             for use in (True, False)
         )
-        return not is_clearly_more(corrected, plain)
+        return not is_clearly_more(corrected, plain, POWER_MODEL.doubt_standard_errors)
 
     def _select_below_cap(self, throttled: Sequence[Candidate]) -> list[Candidate]:
         """The throttled kernels whose predicted power is below the cap. Without the cap they would need more,
