@@ -55,7 +55,7 @@ from ekc.devices.simulated import data_sheet_prior, specs
 from ekc.devices.simulated.device import SimulatedDevice
 from ekc.devices.simulated.specs import GpuSpec
 from ekc.errors import EkcError, InvalidInput
-from ekc.search.cost_model.boosted_prior import BoostedPrior, load_models
+from ekc.search.cost_model.boosted_prior import BoostedPrior
 from ekc.search.cost_model.features import make_model_inputs, scale_power
 from ekc.search.database.measured_set import analyse_schedules
 from ekc.search.space.space import Space
@@ -134,7 +134,7 @@ def replace_accesses(quantities: Quantities, kernels: Sequence[Xgemm]) -> Quanti
 def make_priors(spec: GpuSpec, clock_mhz: float) -> dict[str, PriorFunction]:
     """The priors for a GPU, by name."""
     analytic = partial(analytic_prior.predict_prior, peaks=spec.peaks(clock_mhz))
-    booster = BoostedPrior(spec.peaks(clock_mhz), spec.limits().sms, load_models())
+    booster = BoostedPrior(spec.peaks(clock_mhz), spec.limits().sms)
     return {
         MODEL: partial(data_sheet_prior.predict_prior, spec, clock_mhz=clock_mhz),
         ANALYTIC: analytic,

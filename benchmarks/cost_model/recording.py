@@ -26,7 +26,7 @@ from ekc.devices.analytic_prior import predict_prior
 from ekc.devices.recording import Origin, RecordedRow, Recording, read_recording
 from ekc.errors import InvalidInput
 from ekc.ir.analysis.analysis import analyse_program
-from ekc.search.cost_model.boosted_prior import FOLDER, BoostedPrior, load_models
+from ekc.search.cost_model.boosted_prior import FOLDER, BoostedPrior
 from ekc.search.cost_model.features import build_features, scale_power
 from ekc.search.cost_model.latency_law import fit_two_numbers
 from ekc.search.cost_model.power_model import PowerModel
@@ -174,7 +174,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     if arguments.folds < 2:
         raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")
     recording = read_recording(arguments.file)
-    booster = BoostedPrior(recording.origin.peaks, recording.origin.limits.sms, load_models(arguments.models))
+    booster = BoostedPrior(recording.origin.peaks, recording.origin.limits.sms, arguments.models)
     how = booster, arguments.folds, arguments.seed
     lines = [x for n in range(len(recording.operators)) for x in measure_operator(recording, n, *how)]
     origin = recording.origin

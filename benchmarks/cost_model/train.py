@@ -59,7 +59,6 @@ ROUNDS, SHARPNESS = 120, 1.0
 """Trees of each model. A row of twice the least energy of its operator and device weighs 2**-SHARPNESS."""
 FEWEST = 8
 """Kernels of an operator on a device, below which nothing is said of them."""
-UNTRAINED = BoostedModels(None, None, {})
 COLUMNS = (
     Column("operator", "operator"),
     Column("left out", "left_out"),
@@ -121,7 +120,7 @@ def make_table(rows: TrainingRows) -> TrainingTable:
         chosen = np.flatnonzero(rows.device == name)
         part, device = rows[chosen], rows.devices[str(name)]
         prior = predict_prior(part.quantities, device.peaks)
-        booster = BoostedPrior(device.peaks, device.sms, UNTRAINED)
+        booster = BoostedPrior(device.peaks, device.sms)
         inputs[chosen] = booster.make_inputs(build_features(part.quantities), prior)
         figures[:, chosen] = prior.latency_s, prior.power_w, prior.standby_w
     energy_j = rows.latency_s * rows.power_w

@@ -5,7 +5,8 @@ cannot be learned. Half of the schedules of an operator are drawn at random amon
 the twentieth that the analytic prior expects to be fastest, where a search decides. Kernels that spill
 registers are left out, as in a search.
 
-Rows are kept in a folder, a file for each operator and architecture, so that a run that was stopped goes on.
+Rows are kept in a folder, a file for each operator, architecture and version of the simulator, so that a run
+that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ekc import devices
 from ekc.codegen.generate import compile_schedule
 from ekc.devices.device import Device, Peaks
 from ekc.devices.recording import read_recording
-from ekc.devices.simulated.device import SimulatedDevice
+from ekc.devices.simulated.device import SIMULATOR_VERSION, SimulatedDevice
 from ekc.devices.simulated.launch_counts import collect_facts
 from ekc.devices.simulated.specs import SPECS
 from ekc.errors import EkcError
@@ -73,7 +74,7 @@ DRAWN, FAST_SHARE = 3000, 0.05
 
 
 class DeviceFigures(NamedTuple):
-    """What the models see of a device."""
+    """Figures of a device that are inputs of the models."""
 
     peaks: Peaks
     sms: int
@@ -121,7 +122,7 @@ def concatenate(parts: Sequence[TrainingRows]) -> TrainingRows:
 
 
 def _collect_cached(folder: Path, name: str, arch: str, seed: int) -> TrainingRows:
-    file = folder / f"{name.replace(' ', '_')}-{arch}-{seed}.npz"
+    file = folder / f"{name.replace(' ', '_')}-{arch}-seed{seed}-simulator{SIMULATOR_VERSION}.npz"
     if not file.exists():
         rows = _collect(name, arch, seed)
         print(f"{name}, {arch}: {len(rows)} rows", flush=True)

@@ -18,7 +18,7 @@ from benchmarks.common.clblast import Xgemm
 from benchmarks.cost_model import analytic, energy, energy_rows, recording
 from ekc.devices.recording import read_recording
 from ekc.devices.simulated import specs
-from ekc.search.cost_model.boosted_prior import BoostedPrior, load_models
+from ekc.search.cost_model.boosted_prior import BoostedPrior
 from tests.benchmarks.helpers import Run
 from tests.benchmarks.recordings import COLUMNS, write_gemm, write_timed_hotspot
 from tests.devices.recording.helpers import COUNT, record
@@ -164,7 +164,7 @@ def test_model_is_compared_with_constant_power(run: Run, tmp_path: Path) -> None
     assert prior["prediction"] == "the prior alone"
     assert other["prediction"].startswith("not judged: at least 10 metered schedules")
     origin = read_recording(file).origin
-    booster = BoostedPrior(origin.peaks, origin.limits.sms, load_models())
+    booster = BoostedPrior(origin.peaks, origin.limits.sms)
     whole = recording.make_candidates(read_recording(file), 0, booster)
     measured = np.array([c.energy_j for c in whole])
     fold = np.random.default_rng(0).permutation(len(whole)) % recording.FOLDS

@@ -82,7 +82,7 @@ def test_card_of_the_shipped_models_is_of_these_inputs_and_passes_its_bar() -> N
 @pytest.mark.parametrize("target", ["a100", "rtx2080ti"])
 def test_shipped_corrections_are_finite_and_moderate(name: str, target: str) -> None:
     device = devices.open(target)
-    booster = BoostedPrior(device.peaks, device.limits.sms, load_models())
+    booster = BoostedPrior(device.peaks, device.limits.sms)
     make_inputs = partial(make_model_inputs, predict_prior=device.prior, booster=booster)
     found = space(name).extract_inputs(legal(name, 200), make_inputs)
     for correction in (found.latency_correction, found.energy_correction):

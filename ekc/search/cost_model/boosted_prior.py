@@ -33,12 +33,13 @@ RESOURCES = ("arithmetic", "tensor", "l1", "l2", "dram")
 """Resources whose time the analytic prior estimates."""
 PRIOR_INPUTS = (
     *(f"prior_{name}_share" for name in RESOURCES),
-    "prior_latency",
+    "prior_latency_us",
     "prior_power_share",
     "prior_standby_share",
 )
 INPUT_NAMES = (*FEATURE_NAMES, *PRIOR_INPUTS, *(f.name for f in DEVICE_FACTS))
-"""Inputs of both models, in order. Those of the prior and of the device are logarithms to base 2."""
+"""Inputs of both models, in order. Those of the prior and of the device are logarithms to base 2: of shares
+of the prior's latency and of the power cap, of microseconds, and of the facts in their units."""
 LATENCY_INPUT = "latency_over_prior"
 """One more input of the model of energy: natural log of latency over its prior."""
 _LEAST_SHARE = 1e-3
@@ -82,7 +83,14 @@ class BoostedPrior:
 
     peaks: Peaks
     sms: int
-    models: BoostedModels
+    """Multiprocessors of the device."""
+    folder: Path = FOLDER
+    """Folder of the models, which are loaded at the first prediction."""
+
+    @property
+    def models(self) -> BoostedModels:
+        """The models of the folder."""
+        return load_models(self.folder)
 
     def predict_latency(self, inputs: NDArray[np.float32]) -> Array:
         """Log of latency over its prior, from `inputs[rows, INPUT_NAMES]`."""

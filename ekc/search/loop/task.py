@@ -18,7 +18,7 @@ from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
 from ekc.search.cost_model.acquisition import Incumbent, LearnedAcquisition
-from ekc.search.cost_model.boosted_prior import BoostedPrior, load_models
+from ekc.search.cost_model.boosted_prior import BoostedPrior
 from ekc.search.cost_model.features import ModelInputCache, ModelInputs, make_model_inputs
 from ekc.search.cost_model.learner import Learner
 from ekc.search.data.candidate import Candidate
@@ -49,7 +49,7 @@ class ScheduleTask:
         device = self.device
         self.booster: BoostedPrior | None = None
         if method.corrects_prior:
-            self.booster = BoostedPrior(device.peaks, device.limits.sms, load_models())
+            self.booster = BoostedPrior(device.peaks, device.limits.sms)
         self.learner = Learner(device.peaks, device.limits, options.max_slowdown, self.method, self.booster)
         self._make_inputs = partial(make_model_inputs, predict_prior=device.prior, booster=self.booster)
         self.input_cache = ModelInputCache(space, lambda some: space.extract_inputs(some, self._make_inputs))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ekc.search.cost_model.boosted_prior import BoostedModels, BoostedPrior
+from ekc.search.cost_model.boosted_prior import BoostedPrior
 from ekc.search.cost_model.feature_table import FEATURE_NAMES
 from ekc.search.cost_model.features import collect_inputs, scale_power
 from ekc.search.cost_model.latency_law import fit_two_numbers
@@ -35,7 +35,7 @@ class KnownBooster(BoostedPrior):
     """A boosted model whose corrections of the energy are the first input of each row."""
 
     def __init__(self) -> None:
-        super().__init__(PEAKS, 1, BoostedModels(None, None, {}))
+        super().__init__(PEAKS, 1)
 
     def predict_latency(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
         return np.zeros(len(inputs))
