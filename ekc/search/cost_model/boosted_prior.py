@@ -102,7 +102,10 @@ class BoostedPrior:
         return predict_values(self.models.energy, add_latency(inputs, log_latency)).astype(np.float64)
 
     def make_inputs(self, features: NDArray[np.float32], prior: Prior) -> NDArray[np.float32]:
-        """[rows, `INPUT_NAMES`]: inputs of the models for schedules with these features and this prior."""
+        """[rows, `INPUT_NAMES`]: inputs of the models for schedules with these features and this prior;
+        [rows, 0] for a prior that is not corrected."""
+        if not prior.resource_times_s:
+            return np.zeros((len(features), 0), np.float32)
         shares = [prior.resource_times_s[name] / prior.latency_s for name in RESOURCES]
         watts = [figure / self.peaks.board_power_w for figure in (prior.power_w, prior.standby_w)]
         columns = np.stack([*shares, prior.latency_s * 1e6, *watts])

@@ -9,11 +9,9 @@ from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekc.codegen.compiled import digest_cuda_source
 from ekc.codegen.generate import generate
-from ekc.devices.device import Quantities
 from ekc.errors import EkcError
 from ekc.ir.analysis.analysis import analyse_program
 from ekc.ir.schedule.schedule import Schedule
@@ -91,7 +89,9 @@ class ScheduleTask:
     def create_candidate(self, schedule: Schedule, structure: str, round_number: int) -> Candidate:
         """Analyse a schedule and make a candidate of it."""
         quantities = analyse_program(schedule.program, self.device.limits)
-        inputs = self._make_inputs(quantities)
+        inputs, rows = self._make_inputs(quantities), np.zeros(0, np.float32)
+        if self.booster is not None:
+            rows = self.booster.make_inputs(inputs.features, self.device.prior(quantities))
         return Candidate(
             schedule=schedule,
             structure=structure,
@@ -100,14 +100,8 @@ class ScheduleTask:
             expected_power_w=float(inputs.expected_power_w[0]),
             standby_w=float(inputs.standby_w[0]),
             round=round_number,
-            booster_inputs=self._make_booster_inputs(quantities, inputs),
+            booster_inputs=rows.reshape(-1),
         )
-
-    def _make_booster_inputs(self, quantities: Quantities, inputs: ModelInputs) -> NDArray[np.float32]:
-        prior = self.device.prior(quantities)
-        if self.booster is None or not prior.resource_times_s:
-            return np.zeros(0, np.float32)
-        return self.booster.make_inputs(inputs.features, prior).reshape(-1)
 
     @property
     def incumbent(self) -> Incumbent:
