@@ -173,6 +173,10 @@ def measure(arguments: Arguments) -> dict[str, Any]:
     """Predict each operator of the recording, and print the table."""
     if arguments.folds < 2:
         raise InvalidInput(f"--folds: {arguments.folds}, at least 2; use 2 or more")
+    if not (arguments.models / "energy.json.gz").is_file():
+        raise InvalidInput(
+            f"--models: {arguments.models} holds no energy.json.gz; benchmarks.cost_model.train writes it"
+        )
     recording = read_recording(arguments.file)
     booster = BoostedPrior(recording.origin.peaks, recording.origin.limits.sms, arguments.models)
     how = booster, arguments.folds, arguments.seed
