@@ -39,10 +39,10 @@ from benchmarks.common.script import (
 from ekc import devices
 from ekc.errors import EkcError
 from ekc.explorer.figures import StepFigures, run_figures_job
-from ekc.explorer.menu import list_families
 from ekc.explorer.session import Explorer
 from ekc.explorer.steps import estimate_families, list_legal_families, list_steps
 from ekc.ir.rules.launch import enforce_rules
+from ekc.ir.schedule.menu import list_families
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.search.space.space import Space
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from ekc.search.cost_model.latency_law import LatencyLaw, fit_two_numbers
 from ekc.search.data.defaults import BREEDING, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, RANDOM_SEARCH, SearchMethod
+from ekc.search.space.evolving_space import EvolvingSpace
+from ekc.search.space.space import Space
 
 Array = NDArray[np.float64]
 
@@ -54,6 +56,7 @@ class Variant:
     """Settings of breeding, rounds and metering."""
     needs_own_space: bool = False
     """Whether the change is in the space, so that a run cannot share the space of the default."""
+    make_space: type[Space] = Space
 
 
 def skip_trace(evaluator: Any) -> Any:
@@ -97,6 +100,7 @@ VARIANTS: dict[str, Variant] = {
     **{name: Variant(method=_fix_population(size)) for name, size in POPULATIONS.items()},
     "stop rule": Variant(calls_per_trial=1e8 / 256),
     **{name: Variant(method=METHODS[name]) for name in ("no crossover", "random search")},
+    "evolving steps": Variant(needs_own_space=True, make_space=EvolvingSpace),
     "plain walk": Variant(PLAIN_WALK, needs_own_space=True),
     "no split-K": Variant({f"{SKETCHES}:derive_split_k": derive_nothing}, needs_own_space=True),
 }

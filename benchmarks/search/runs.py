@@ -282,7 +282,7 @@ class Place:
         if self._space is not None and not variant.needs_own_space:
             return self._space, 0.0
         start = time.process_time()
-        space = Space(self.op, self.device.limits)
+        space = variant.make_space(self.op, self.device.limits)
         space.evaluator.record_traces()
         if not variant.needs_own_space:
             self._space = space

@@ -61,6 +61,7 @@ class TuneArguments:
     workers: int | None
     quiet: bool
     contenders: tuple[str, ...]
+    evolve: bool
     out: Path | None
     """Folder of the C++ library; by default one named after it."""
     name: str | None
@@ -111,7 +112,9 @@ class TuneArguments:
 
         trials = make_budget(model, self.trials, self.effort, self.trials_per_layer).trials
         with self._open_workers(trials) as executor:
-            return ekc.tune_model(model, executor=executor, **self._list_options(event_log, "contenders"))
+            return ekc.tune_model(
+                model, executor=executor, **self._list_options(event_log, "contenders", "evolve")
+            )
 
     def _list_options(self, event_log: EventLog, *without: str) -> dict[str, Any]:
         """The arguments of `ekc.tune` or `ekc.tune_model` by name."""
@@ -211,6 +214,12 @@ def write_plan(file: Path | None, plan: ClockPlan | None, note: str) -> None:
     help="library: on a real GPU, also measure the algorithms of cuBLASLt or cuDNN for this operator, and "
     "compare the best of them with ours. Not with --model.",
 )
+@click.option(
+    "--evolve",
+    is_flag=True,
+    help="Also edit the steps of good schedules: insert, delete, exchange, move and cross them. Not with "
+    "--model.",
+)
 @out_option
 @click.option("--name", help="Name of the C++ library. [default: that of the operator, or of the model]")
 @cubin_option
@@ -261,6 +270,8 @@ def tune(
             return _tune_one(request, chosen, events, report, as_json, plan)
         if chosen.contenders:
             raise InvalidInput("--contender: no library is measured with --model; tune one operator")
+        if chosen.evolve:
+            raise InvalidInput("--evolve: steps are not edited with --model; tune one operator")
         if not request.is_empty:
             raise InvalidInput("--model: the file names its operators itself; leave OPERATOR out")
         read = read_model(model, request.options)

@@ -23,10 +23,10 @@ from ekc.devices.simulated.device import SimulatedDevice
 from ekc.errors import EkcError, InvalidInput
 from ekc.explorer import figures as work
 from ekc.explorer.figures import StepFigures, list_recorded_neighbours, read_figures
-from ekc.explorer.menu import Family, list_families
 from ekc.explorer.path import Move, SchedulePath, apply_text, make_move
 from ekc.explorer.steps import Estimates, NextStep, list_steps
 from ekc.ir.rules.launch import enforce_rules
+from ekc.ir.schedule.menu import Family, list_families
 from ekc.ir.schedule.schedule import Schedule
 from ekc.processes.pool import WorkerProcesses, WorkerThreads, count_cores
 from ekc.search.data.events import TuningEvent

@@ -18,12 +18,12 @@ from ekc.devices.device import Device
 from ekc.devices.simulated.data_sheet_prior import predict_prior
 from ekc.devices.simulated.specs import find_spec
 from ekc.errors import ScheduleError
-from ekc.explorer.menu import Family, list_families
 from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.program import Program
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.schedule import Step
+from ekc.ir.schedule.menu import Family, list_families
 from ekc.ir.schedule.schedule import Schedule
 from ekc.ir.trace.recorder import has_any
 

@@ -65,7 +65,9 @@ from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
 from ekc.search.progress import show_progress
 from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
+from ekc.search.space.evolving_space import EvolvingSpace
 from ekc.search.space.space import Space
+from ekc.search.space.space_structure import describe_structure
 from ekc.search.space.user_structures import make_user_space
 from ekc.search.tuning_result import TuningResult
 
@@ -85,10 +87,11 @@ def open_space(
     store: RecordStore,
     observers: Sequence[Observer] = (),
     structures: Any = None,
+    evolve: bool = False,
 ) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
     """Open the search space of an operator and the measurer of a device; on a recording the recorded
-    schedules are the space. `structures`: a user's, as of `ekc.tune`, in place of those of the rules. Warns
-    of stored figures of this device that cannot be used. Raises `InvalidInput`."""
+    schedules are the space. `structures`, `evolve`: `space` and `evolve` of `ekc.tune`. Warns of stored
+    figures of this device that cannot be used. Raises `InvalidInput`."""
     if isinstance(device, RecordedDevice):
         if observers:
             raise InvalidInput(
@@ -96,6 +99,8 @@ def open_space(
             )
         if structures is not None:
             raise InvalidInput(f"space: {device.label} has its recorded schedules alone; leave space out")
+        if evolve:
+            raise InvalidInput(f"evolve: {device.label} has its recorded schedules alone; leave evolve out")
         return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
     unused = describe_unused(
         store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing"), device
@@ -107,7 +112,10 @@ def open_space(
             RuntimeWarning,
             stacklevel=2,
         )
-    space = Space(op, device.limits) if structures is None else make_user_space(op, device.limits, structures)
+    kind = EvolvingSpace if evolve else Space
+    if structures is None:
+        return kind(op, device.limits), Measurer(device, store, observers=observers)
+    space = make_user_space(op, device.limits, structures, kind)
     return space, Measurer(device, store, observers=observers)
 
 
@@ -129,7 +137,9 @@ class TuningRun:
         self.task = ScheduleTask(space, measurer, executor, options, reporter, method)
         self.reporter = self.task.reporter
         size = compute_population_size(options.trials, method.breeding)
-        self.breeder = Breeder(space, np.random.default_rng(options.seed), size, method.breeding)
+        self._evolving = space if isinstance(space, EvolvingSpace) else None
+        random = np.random.default_rng(options.seed)
+        self.breeder = Breeder(space, random, size, method.breeding, self._evolving)
         self.search_loop = SearchLoop(self.breeder, self.task, method.rounds)
         self.baseline = self.task.create_candidate(make_naive_schedule(self.op), "naive", 0)
         self.finals = Finals(
@@ -234,6 +244,7 @@ class TuningRun:
 
     def _assemble_result(self, best: Candidate, fastest: Candidate, baseline: Candidate) -> TuningResult:
         device, stage, trial = self.device, self.clock_stage, best.to_trial()
+        edited = self._evolving and self._evolving.find_edited(trial.schedule)
         library, note = None, ""
         if self.finals.library is not None:
             library, note = self.finals.library.make_result(trial, self.finals.is_library_in_turn)
@@ -272,6 +283,8 @@ class TuningRun:
             library=library,
             library_note=note,
             features=np.stack([c.features for c in self.task.candidates]),
+            found=edited.name if edited else "",
+            found_structure=describe_structure(edited) if edited else None,
             explanation=explain_choice(best, fastest, device, self.task.booster),
         )
 
@@ -309,6 +322,7 @@ def tune(
     contenders: Sequence[str] = (),
     observers: Sequence[Observer] = (),
     space: Sequence[Any] | None = None,
+    evolve: bool = False,
 ) -> TuningResult:
     """Search the schedules of `op` for the one of least energy that is nearly as fast as the fastest.
 
@@ -328,6 +342,8 @@ def tune(
     the same operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it
     cannot win. observers: each an `ekc.Observer`, measured too; `Trial.readings` has its readings. space: a
     list of steps with holes (`ekc.hole`), or of such lists, to search instead of the rules' structures.
+    evolve: also edit the steps of good structures: insert, delete, exchange, move and cross them.
+    `TuningResult.found_structure` is that of the best schedule, if an edit made it.
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -336,6 +352,7 @@ def tune(
     check_start(op, start)
     check_executor_and_callback(executor, callback)
     check_flag("progress", progress)
+    check_flag("evolve", evolve)
     check_paths(records=records)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     size = parse_effort(effort)
@@ -350,7 +367,7 @@ def tune(
     check_device_memory(op, device)
     with show_progress(progress) as displays:
         reporter = Reporter(op, device, options, displays + (() if callback is None else (callback,)))
-        return _run_search(op, device, options, reporter, start, records, executor, watching, space)
+        return _run_search(op, device, options, reporter, start, records, executor, watching, space, evolve)
 
 
 def _run_search(
@@ -363,13 +380,14 @@ def _run_search(
     executor: Executor | None,
     observers: Sequence[Observer],
     structures: Sequence[Any] | None,
+    evolve: bool,
 ) -> TuningResult:
     """Run with the record store and the workers open, and report the start and an error."""
     with ExitStack() as stack:
         try:
             reporter.report("start")
             store = stack.enter_context(open_record_store(device, records))
-            space, measurer = open_space(op, device, options.objective, store, observers, structures)
+            space, measurer = open_space(op, device, options.objective, store, observers, structures, evolve)
             workers = executor or stack.enter_context(open_worker_pool(device, options.trials))
             return TuningRun(space, measurer, workers, options, reporter).run(start)
         except (EkcError, KeyboardInterrupt) as problem:

@@ -191,6 +191,7 @@ def list_notes(result: TuningData) -> list[tuple[str, str]]:
     return [
         ("trials", counts),
         ("space", result.user_space),
+        ("found by", result.found and f"the search: {result.found}"),
         ("failures", _describe_failures(result.trials)),
         ("refused", _describe_refusals(result.refusals, result.bred)),
         ("energy", _describe_saving(result)),

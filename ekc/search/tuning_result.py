@@ -17,6 +17,7 @@ from ekc.search.cost_model.features import decode_features
 from ekc.search.data.explanation import EnergyExplanation
 from ekc.search.data.result import DeviceInfo, TuningData
 from ekc.search.data.trial import Trial, describe_trial, make_dataframe
+from ekc.search.space.space_structure import SpaceStructure
 from ekc.search.summary import format_summary, format_summary_html
 from ekc.tables import count_nouns
 
@@ -44,6 +45,9 @@ class TuningResult(TuningData):
     plan: ClockPlan | None = None
     """With clocks="search": the clock and the kernel of least energy that are at most `max_slowdown` slower
     than the fastest at the default clock, and what they save. None where clocks were not searched."""
+    found_structure: SpaceStructure | None = None
+    """With evolve=True: the structure of `best`, if an edit made it. `to_json` writes it to a file, for
+    `ekc.tune(op, space=[...])`."""
 
     def compile(self, name: str | None = None) -> Kernel:
         """Compile the best schedule to a callable kernel. `name` replaces the operator's in its functions."""

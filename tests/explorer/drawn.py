@@ -10,7 +10,6 @@ import numpy as np
 import ekc
 from ekc import devices
 from ekc.errors import EkcError
-from ekc.explorer.menu import list_families
 from ekc.explorer.steps import NextStep, list_legal_families, list_steps
 from ekc.ir import expr as ex
 from ekc.ir.program import Nest, Program
@@ -34,6 +33,7 @@ from ekc.ir.schedule import (
     Unroll,
     Vectorize,
 )
+from ekc.ir.schedule.menu import list_families
 from ekc.search.space.space import Space
 
 DEVICE = devices.open("a100")

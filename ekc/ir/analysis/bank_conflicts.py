@@ -229,7 +229,8 @@ def count_address_wavefronts(
     parts = np.maximum(width_bytes // BANK_BYTES, 1)
     parts = np.where((parts > 1) & detect_paired_rows(address, active), parts // 2, parts)[:, None]
     size = WARP // parts
-    part = lane // size
+    # Widths that no rule allows, such as 24 bytes, do not divide a warp; a trace is recorded with them too.
+    part = np.minimum(lane // size, parts - 1)
     # An inactive lane has the address of the first of its part; a part without lanes takes no turn.
     address = np.where(active, address, np.take_along_axis(address, part * size, axis=1))
     most = _count_most_words_per_bank(_list_words(address, width_bytes), part, int(parts.max()))

@@ -306,6 +306,25 @@ SPACE = SpaceSettings()
 
 
 @dataclass(frozen=True)
+class EvolutionSettings:
+    """Edits of the steps of structures (`space/step_edits.py`, `space/evolving_space.py`)."""
+
+    edit_shares: tuple[float, ...] = (0.4, 0.1, 0.2, 0.1, 0.2)
+    """Shares of edits that insert, delete, exchange, move and cross."""
+    tried_edits: int = 12
+    """Edits drawn before each round."""
+    kept_edits: int = 2
+    """Edited structures that join the population before each round, at most."""
+    genomes_per_edit: int = 24
+    """Genomes that an edited structure is judged by."""
+    parent_count: int = 24
+    """Best genomes whose structures are edited."""
+
+
+EVOLUTION = EvolutionSettings()
+
+
+@dataclass(frozen=True)
 class FeatureCacheSettings:
     """The cache of analysed genomes (`cost_model/features.py`). It does not change what a search finds."""
 

@@ -38,9 +38,15 @@ class Population:
         return Population(self.structure[rows], self.genes[rows])
 
     def __add__(self, other: Population) -> Population:
-        return Population(
-            np.concatenate([self.structure, other.structure]), np.concatenate([self.genes, other.genes])
-        )
+        width = max(self.genes.shape[1], other.genes.shape[1])
+        genes = [_add_columns(genes, width) for genes in (self.genes, other.genes)]
+        return Population(np.concatenate([self.structure, other.structure]), np.concatenate(genes))
+
+
+def _add_columns(genes: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Genes with zeros for the decisions that a space got after them."""
+    missing = width - genes.shape[1]
+    return np.pad(genes, ((0, 0), (0, missing))) if missing else genes
 
 
 def _narrow_to_int16(numbers: NDArray[np.int64]) -> NDArray[Any]:
@@ -69,6 +75,19 @@ class SearchSpace(Protocol):
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
         """Compute a number for each genome, equal for equal genomes."""
+
+
+class EvolvingSearchSpace(SearchSpace, Protocol):
+    """A space that gets new structures while it is searched."""
+
+    def edit_structures(self, random: np.random.Generator, parents: Population) -> Population:
+        """Make genomes of new structures, which are edits of those of the parents; best parents first."""
+
+    def keep_structures(
+        self, edited: Population, scores: NDArray[np.float64], worst_score: float
+    ) -> Population:
+        """Keep the new structures of the best scores below a worst one, and give up the others. Returns the
+        genomes kept."""
 
 
 class ScheduleSpace(SearchSpace, Protocol[ModelInputsT]):

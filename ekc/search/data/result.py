@@ -271,6 +271,8 @@ class TuningData:
     """With contenders=("library",): why no library was measured."""
     user_space: str = ""
     """With space=[...]: a description of the space, which the user wrote; "" for that of the rules."""
+    found: str = ""
+    """With evolve=True: the structure of `best` and the edits that made it; "" where rules made it."""
     features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     """[trials, `cost_model.feature_table.FEATURES`]: features of the trials, as the models see them."""
     explanation: EnergyExplanation | None = None
@@ -367,6 +369,7 @@ class TuningData:
             "seconds": self.seconds,
             "stopped": self.stopped,
             "user_space": self.user_space,
+            "found": self.found,
             "spent": vars(self.spent),
             "break_even_calls": self.break_even_calls,
             "saving_interval": vars(self.saving_interval) if self.saving_interval else None,

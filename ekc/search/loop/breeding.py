@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekc.search.data.defaults import BREEDING, BreedingSettings
-from ekc.search.data.population import Population, SearchSpace
+from ekc.search.data.population import EvolvingSearchSpace, Population, SearchSpace
 
 ScoreFunction = Callable[[Population], NDArray[np.float64]]
 """Scores of genomes; lower is better."""
@@ -24,6 +24,8 @@ class Breeder:
     random: np.random.Generator
     population_size: int = BREEDING.max_population
     settings: BreedingSettings = BREEDING
+    evolving: EvolvingSearchSpace | None = None
+    """The space, if its structures evolve."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Genomes that repair could not make legal, by rule."""
     scored_count: int = 0
@@ -48,7 +50,8 @@ class Breeder:
             current = self.sample(self.population_size)
         else:
             immigrants = self.sample(int(self.settings.immigrant_share * self.population_size))
-            current = self._drop_duplicates(parents + immigrants)
+            edited = self._edit_structures(parents, score)
+            current = self._drop_duplicates(edited + parents + immigrants)
         scores, keys = self._score_population(current, score), self.space.compute_keys(current)
         for _ in range(self.settings.generations if len(current) else 0):
             children = self._repair(self._make_children(current, scores))
@@ -61,6 +64,14 @@ class Breeder:
             current, scores = current[best], scores[best]
             keys = np.concatenate([keys, child_keys[new]])[best]
         return current, scores
+
+    def _edit_structures(self, parents: Population, score: ScoreFunction) -> Population:
+        """Genomes of new structures, the best of those tried; none in a space whose structures are fixed."""
+        if self.evolving is None:
+            return parents[:0]
+        typical = float(np.median(self._score_population(parents, score)))
+        edited = self._repair(self.evolving.edit_structures(self.random, parents))
+        return self.evolving.keep_structures(edited, self._score_population(edited, score), typical)
 
     def select_parents(self, elites: Population, population: Population) -> Population:
         """Make the parents of the next round: measured elites, mutated copies of them, the best survivors."""

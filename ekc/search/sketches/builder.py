@@ -56,6 +56,8 @@ class Structure:
     decisions: tuple[Decision, ...]
     rules: frozenset[Rule] = frozenset()
     """Rules that made it; none for one that a user wrote."""
+    edits: tuple[str, ...] = ()
+    """Changes that the search made since, such as `+pipeline k.0`."""
 
 
 def note_rule(structure: Structure, rule: Rule) -> Structure:
@@ -238,12 +240,12 @@ class StructureBuilder:
 
 
 def is_buildable(op: Operator, structure: Structure) -> bool:
-    """Whether the steps apply without an error and every decision has a value. Resource limits are not
-    checked: they depend on the values."""
+    """Whether the steps apply without an error for the first and the last value of every decision, which each
+    have one. Resource limits are not checked: they depend on the values."""
     if not all(d.size for d in structure.decisions):
         return False
     try:
-        derive_launches(_make_smallest_program(op, structure))
+        derive_launches(_make_program(op, structure, [0, -1]))
     except ScheduleError:
         return False
     return True
@@ -251,15 +253,13 @@ def is_buildable(op: Operator, structure: Structure) -> bool:
 
 def has_legal_member(op: Operator, structure: Structure, limits: LaunchLimits) -> bool:
     """Whether the schedule with the first value of every decision obeys all rules of a target."""
-    return all(
-        bool(np.all(check.ok)) for check in iterate_checks(_make_smallest_program(op, structure), limits)
-    )
+    return all(bool(np.all(check.ok)) for check in iterate_checks(_make_program(op, structure, [0]), limits))
 
 
-def _make_smallest_program(op: Operator, structure: Structure) -> Program:
-    """The Program with the first value of every decision, as a population of one."""
+def _make_program(op: Operator, structure: Structure, rows: list[int]) -> Program:
+    """The Program with some rows of the table of every decision, as a population."""
     program = make_initial_program(op)
-    values = {hole: d.table[:1, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
+    values = {hole: d.table[rows, i] for d in structure.decisions for i, hole in enumerate(d.holes)}
     for step in structure.steps:
         program = step.fill_holes(values).apply(program)
     return program

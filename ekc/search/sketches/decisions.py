@@ -65,6 +65,11 @@ class Decision:
                         break
         return out
 
+    @cached_property
+    def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See `compute_neighbours`."""
+        return compute_neighbours(self.table)
+
     @property
     def size(self) -> int:
         """Number of allowed values."""
@@ -143,13 +148,13 @@ def make_level(kind: str, extent: int, max_value: int) -> TileLevel:
 class NeighbourTable:
     """The neighbours of every value of some decisions, to sample one of them."""
 
-    def __init__(self, tables: Sequence[NDArray[np.int64]]) -> None:
-        found = [compute_neighbours(t) for t in tables]
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        found = [d.neighbours for d in decisions]
         # The last row is for values without neighbours, also where there are no others.
         self._rows = np.concatenate([*(rows for rows, _ in found), np.zeros(1, np.int64)])
         self._neighbour_counts = np.concatenate([count for _, count in found])
         self._first_neighbours = np.cumsum(self._neighbour_counts) - self._neighbour_counts
-        self._first_rows = np.cumsum([0, *(len(t) for t in tables[:-1])])
+        self._first_rows = np.cumsum([0, *(d.size for d in decisions[:-1])])
 
     def sample_neighbour(
         self, random: np.random.Generator, decision: NDArray[np.int64], value: NDArray[np.int64]

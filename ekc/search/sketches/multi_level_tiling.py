@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
@@ -77,8 +78,10 @@ class StagingRoute:
         return f"{self.tensor}:{path}"
 
 
+@lru_cache(maxsize=16)
 def derive_structures(op: Operator, limits: LaunchLimits) -> tuple[Structure, ...]:
-    """Derive all structures of an operator on a target."""
+    """Derive all structures of an operator on a target. Those of the last operators are kept: a program looks
+    at the space of an operator, tunes it, and tunes it again."""
     found = _combine_launches(op, limits)
     rewritten = [rule(op, limits, found, _combine_launches) for rule in (derive_split_k, derive_packed)]
     return (*found, *_derive_single_launch(op), *itertools.chain(*rewritten))
@@ -101,6 +104,12 @@ def _combine_launches(op: Operator, limits: LaunchLimits) -> list[Structure]:
         decisions = tuple(d for p in parts for d in p.decisions)
         found.append(Structure(chosen.name, steps, decisions, frozenset().union(*(p.rules for p in parts))))
     return found
+
+
+def derive_minor_launch(op: Operator, chain: ComputeChain, limits: LaunchLimits) -> Structure:
+    """Derive the structure of a launch that is not the largest of an operator."""
+    options = _derive_launch(op, chain, f"{chain[0].output.name}/", limits)
+    return _choose_minor_launch(options, chain[0], limits)
 
 
 def _choose_minor_launch(options: list[Structure], compute: Compute, limits: LaunchLimits) -> Structure:

@@ -7,14 +7,15 @@ much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekc.errors import ScheduleError
 from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
@@ -26,6 +27,9 @@ from ekc.search.data.defaults import SPACE
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision
 
+WalkedT = TypeVar("WalkedT")
+REFUSED_NUMBERS = "numbers that a step refuses"
+"""Rule for numbers that a step or the lowering refuses, while it takes others of the structure."""
 _LEVELS_BY_RULE = {
     "registers": ("vthread", "tile"),
     "unrolling": ("vthread", "tile", "reduce"),
@@ -58,6 +62,12 @@ class SortedGenomes:
         for number in sorted(structure_indices):
             if self.bounds[number + 1] > self.bounds[number]:
                 yield number, slice(self.bounds[number], self.bounds[number + 1])
+
+    def select(self, first: int, last: int) -> SortedGenomes:
+        """The genomes of the structures from `first` up to `last`."""
+        begin, end = self.bounds[first], self.bounds[last]
+        bounds = [bound - begin for bound in self.bounds[first : last + 1]]
+        return SortedGenomes(bounds, self.slice_columns(slice(begin, end)))
 
     def slice_columns(self, rows: slice) -> dict[str, NDArray[np.int64]]:
         """Hole -> values in some of the rows."""
@@ -94,9 +104,10 @@ class StructureEvaluator:
         limits: LaunchLimits,
         sample: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        """`sample`: hole -> values of some genomes, with which the array operations are recorded."""
+        """`sample`: hole -> values of some genomes, with which the array operations are recorded. Empty:
+        nothing is recorded, which pays for a few genomes."""
         self.op, self.structures, self.limits = op, structures, limits
-        self._sample = {hole: np.resize(column, RECORDING_ROWS) for hole, column in sample.items()}
+        self._sample = {hole: np.resize(x, RECORDING_ROWS) for hole, x in sample.items()}
         self._recording: Iterator[WalkTrace] = iter(())
 
     def record_traces(self) -> None:
@@ -113,10 +124,13 @@ class StructureEvaluator:
     def find_violations(self, genomes: SortedGenomes) -> list[RuleViolation]:
         """The rules that some genomes break."""
         failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
-        found, unreplayed = self._rule_trace(genomes.columns, genomes.bounds)
+        found, unreplayed = self._replay(lambda: self._rule_trace, genomes)
         for structure, rows in genomes.iterate_present(unreplayed):
-            direct = iterate_checks(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
-            found += [WalkOutput(c.rule, rows, _get_check_values(c)) for c in direct]
+            for part, checks in self._walk_rows(structure, genomes, rows, self._list_checks):
+                if isinstance(checks, ScheduleError):
+                    found.append(WalkOutput(REFUSED_NUMBERS, part, (False, None, None)))
+                else:
+                    found += [WalkOutput(c.rule, part, _get_check_values(c)) for c in checks]
         for rule, rows, (ok, need, limit) in found:
             if not np.logical_and.reduce(ok, axis=None):
                 at = (~ok).nonzero()[0] if np.ndim(ok) else np.arange(rows.stop - rows.start)
@@ -127,12 +141,64 @@ class StructureEvaluator:
 
     def compute_quantities(self, genomes: SortedGenomes) -> Iterator[tuple[str, slice, Any]]:
         """(name, rows, values) of every quantity of the analysis; a plain number where all rows agree."""
-        found, unreplayed = self._quantity_trace(genomes.columns, genomes.bounds)
+        found, unreplayed = self._replay(lambda: self._quantity_trace, genomes)
         for name, rows, (values,) in found:
             yield name, rows, values
         for structure, rows in genomes.iterate_present(unreplayed):
-            direct = quantities(self.build_program(structure, genomes.slice_columns(rows)), self.limits)
-            yield from ((name, rows, values) for name, values in direct.items())
+            for part, direct in self._walk_rows(structure, genomes, rows, self._compute_quantities):
+                if isinstance(direct, ScheduleError):
+                    raise direct
+                yield from ((name, part, values) for name, values in direct.items())
+
+    def _list_checks(self, program: Program) -> list[Check]:
+        return list(iterate_checks(program, self.limits))
+
+    def _compute_quantities(self, program: Program) -> dict[str, Any]:
+        return quantities(program, self.limits)
+
+    def _walk_rows(
+        self, structure: int, genomes: SortedGenomes, rows: slice, walk: Callable[[Program], WalkedT]
+    ) -> Iterator[tuple[slice, WalkedT | ScheduleError]]:
+        """(some of the rows, what a walk over their Program gives). Rows are halved where a step or the
+        lowering refuses one of them, down to the one that it refuses."""
+        found: WalkedT | ScheduleError
+        try:
+            found = walk(self.build_program(structure, genomes.slice_columns(rows)))
+        except ScheduleError as refusal:
+            found = refusal
+        if isinstance(found, ScheduleError) and rows.stop - rows.start > 1:
+            middle = (rows.start + rows.stop) // 2
+            for half in (slice(rows.start, middle), slice(middle, rows.stop)):
+                yield from self._walk_rows(structure, genomes, half, walk)
+        else:
+            yield rows, found
+
+    def _replay(
+        self, record: Callable[[], WalkTrace], genomes: SortedGenomes
+    ) -> tuple[list[WalkOutput], set[int]]:
+        """Outputs of a trace, and the structures without outputs; these are analysed one by one."""
+        if len(self._unrecorded) == len(self.structures):
+            return [], self._unrecorded
+        found, unreplayed = record()(genomes.columns, genomes.bounds)
+        return found, unreplayed | self._unrecorded
+
+    @cached_property
+    def _unrecorded(self) -> set[int]:
+        """Structures that are walked each time: all without a sample, else those with a step that refuses
+        some of its numbers. Structures of the rules have none."""
+        numbers = range(len(self.structures))
+        own = [i for i in numbers if self.structures[i].edits or not self.structures[i].rules]
+        return {i for i in own if self._is_refused(i)} if self._sample else set(numbers)
+
+    def _is_refused(self, structure: int) -> bool:
+        """Whether a step or the lowering refuses numbers of the sample."""
+        try:
+            program = self.build_program(structure, self._sample)
+            self._list_checks(program)
+            self._compute_quantities(program)
+        except ScheduleError:
+            return True
+        return False
 
     @cached_property
     def _rule_trace(self) -> WalkTrace:
@@ -153,6 +219,9 @@ class StructureEvaluator:
             raise
 
     def _make_walk(self, structure: int) -> Walk:
+        if structure in self._unrecorded:
+            return lambda columns: iter(([], []))
+
         def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
             program = self.build_program(structure, columns)
             checks = (c for c in iterate_checks(program, self.limits) if not _always_holds(c.ok))

@@ -25,7 +25,8 @@ from ekc.search.data.population import Population
 from ekc.search.sketches.rules import Rule
 from ekc.search.space.landscape import draw_landscape
 from ekc.search.space.space import Space
-from ekc.search.space.user_structures import SpaceStructure, describe_structure, make_user_space
+from ekc.search.space.space_structure import SpaceStructure, describe_structure
+from ekc.search.space.user_structures import make_user_space
 from ekc.tables import TABLE_WIDTH, count_nouns, format_rounded, format_table
 
 SHARE_SAMPLE = 1000

@@ -49,8 +49,14 @@ class Space:
         chosen_structures: tuple[Structure, ...] = (),
     ) -> None:
         self.op, self.limits = op, limits
-        self.structures: tuple[Structure, ...] = chosen_structures or derive_structures(op, limits)
-        self.decisions = merge_decisions(self.structures)
+        structures = chosen_structures or derive_structures(op, limits)
+        self._set_structures(structures, merge_decisions(structures))
+
+    def _set_structures(self, structures: tuple[Structure, ...], decisions: tuple[Decision, ...]) -> None:
+        """Make the arrays of these structures, with the decisions in the order of genome columns."""
+        self.structures, self.decisions = structures, decisions
+        self.structure_ids = np.arange(len(structures))
+        """Number of each structure; genomes of equal numbers are equal."""
         self.decision_sizes = np.array([d.size for d in self.decisions], dtype=np.int64)
         names = [d.name for d in self.decisions]
         self.uses_decision = np.array(
@@ -61,7 +67,7 @@ class Space:
         self._is_tiling = np.array([bool(d.kinds) for d in self.decisions])
         self._decision_counts = np.maximum(self.uses_decision.sum(axis=1), 1)
         self._decision_order = np.argsort(~self.uses_decision, axis=1, kind="stable")
-        self._neighbours = NeighbourTable([d.table for d in self.decisions])
+        self._neighbours = NeighbourTable(self.decisions)
         # Sums of products with large odd numbers differ in all bits.
         self._hash_multipliers = (
             np.random.default_rng(0).integers(0, 2**62, len(names) + 1, dtype=np.int64) * 2 + 1
@@ -74,21 +80,43 @@ class Space:
             for i, hole in enumerate(d.holes)
         ]
 
+    def _iterate_evaluators(
+        self, genomes: SortedGenomes
+    ) -> Iterator[tuple[StructureEvaluator, int, SortedGenomes]]:
+        """(evaluator, first row, genomes of its structures) for each evaluator of the space."""
+        yield self.evaluator, 0, genomes
+
     @cached_property
     def evaluator(self) -> StructureEvaluator:
         """Rules and analysis of the structures. It has some 40 MB of recorded array operations."""
+        return self._make_evaluator(self.structures)
+
+    def _make_evaluator(self, structures: tuple[Structure, ...]) -> StructureEvaluator:
+        """An evaluator that records its array operations."""
         shape = SPACE.trace_sample_rows, len(self.decisions)
         sample = np.random.default_rng(0).integers(0, self.decision_sizes, shape)
-        return StructureEvaluator(self.op, self.structures, self.limits, self._get_hole_values(sample))
+        holes = {hole for s in structures for d in s.decisions for hole in d.holes}
+        values = {h: column for h, column in self._get_hole_values(sample).items() if h in holes}
+        return StructureEvaluator(self.op, structures, self.limits, values)
 
     def forget_evaluator(self) -> None:
         """Free the memory of the evaluator. The next use makes an equal one, in about a second."""
         self.__dict__.pop("evaluator", None)
 
+    @property
+    def sampled_count(self) -> int:
+        """Structures, the first ones, that random genomes have."""
+        return len(self.structures)
+
+    @property
+    def live_structures(self) -> NDArray[np.int64]:
+        """Indices of the structures that a mutation may change to."""
+        return np.arange(len(self.structures))
+
     def sample(self, random: np.random.Generator, count: int) -> Population:
         """Random genomes, not yet legal: uniform over structures and tables. Decisions that start at their
         maximum have their last value."""
-        structure = random.integers(0, len(self.structures), count)
+        structure = random.integers(0, self.sampled_count, count)
         return self._clear_unused_genes(Population(structure, self._sample_genes(random, count)))
 
     def sample_uniformly(self, random: np.random.Generator, number: int, count: int) -> Population:
@@ -127,7 +155,7 @@ class Space:
             genes[rows[self._is_tiling[column], None], self._start_at_max_columns] = self._max_values
         moved = np.flatnonzero(random.random(count) < structure_rate)
         structure = structure.copy()
-        structure[moved] = random.integers(0, len(self.structures), len(moved))
+        structure[moved] = self.live_structures[random.integers(0, len(self.live_structures), len(moved))]
         missing = self.uses_decision[structure[moved]] & ~self.uses_decision[parents.structure[moved]]
         genes[moved] = np.where(missing, self._sample_genes(random, len(moved)), genes[moved])
         return self._clear_unused_genes(Population(structure, genes))
@@ -203,8 +231,9 @@ class Space:
 
     def compute_keys(self, population: Population) -> NDArray[np.int64]:
         """A number per genome, not 0, equal for equal genomes: to drop duplicates."""
+        number = self.structure_ids[population.structure]
         key: NDArray[np.int64] = (
-            population.genes @ self._hash_multipliers[1:] + population.structure * self._hash_multipliers[0]
+            population.genes @ self._hash_multipliers[1:] + number * self._hash_multipliers[0]
         )
         return key + 1
 
@@ -253,8 +282,9 @@ class Space:
     def find_violations(self, population: Population) -> Iterator[RuleViolation]:
         """The rules that some genomes break, with the rows of the population."""
         for rows, genomes in self._sort_by_structure(population):
-            for found in self.evaluator.find_violations(genomes):
-                yield replace(found, rows=rows[found.rows])
+            for evaluator, first, own in self._iterate_evaluators(genomes):
+                for found in evaluator.find_violations(own):
+                    yield replace(found, rows=rows[first + found.rows])
 
     def extract_inputs(self, population: Population, make_inputs: InputFunction) -> ModelInputs:
         """The inputs of the models for every genome."""
@@ -267,10 +297,11 @@ class Space:
         """(rows of the population, quantities of these rows) of each chunk of genomes."""
         for rows, genomes in self._sort_by_structure(population):
             columns: Quantities = {}
-            for name, part, values in self.evaluator.compute_quantities(genomes):
-                if name not in columns:
-                    columns[name] = np.zeros(len(rows))
-                columns[name][part] = values
+            for evaluator, first, own in self._iterate_evaluators(genomes):
+                for name, part, values in evaluator.compute_quantities(own):
+                    if name not in columns:
+                        columns[name] = np.zeros(len(rows))
+                    columns[name][first + part.start : first + part.stop] = values
             yield rows, columns
 
     def _sort_by_structure(self, population: Population) -> Iterator[tuple[NDArray[np.intp], SortedGenomes]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,14 @@ from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Loop, Program, make_initial_program
 from ekc.ir.rules.launch import iterate_checks
-from ekc.ir.schedule import CacheRead, CacheWrite, Hole, Pipeline, Split, Step
+from ekc.ir.schedule import Hole, Split, Step
 from ekc.ir.schedule.holes import MAX_HOLE_VALUES
 from ekc.search.sketches.builder import Structure
 from ekc.search.sketches.decisions import Decision, sort_rows
 from ekc.search.sketches.rules import Rule
+from ekc.search.space.hole_uses import find_kind, name_use
 from ekc.search.space.space import Space
+from ekc.search.space.space_structure import SpaceStructure
 from ekc.tables import count_nouns
 
 MAX_PRODUCT = 2**62
@@ -37,43 +39,9 @@ REPAIRED_FILLINGS = 512
 """Fillings of a structure among which one must be legal, after repair."""
 
 
-@dataclass(frozen=True, eq=False)
-class SpaceStructure:
-    """One structure of a space: what is done, with the numbers left open."""
-
-    name: str
-    rules: tuple[Rule, ...]
-    """Rules that made it, in their order; none for a structure that a user wrote."""
-    steps: tuple[Step, ...]
-    """Steps whose holes have their values: a structure of `ekc.tune(op, space=[...])`."""
-    holes: Mapping[str, tuple[tuple[int, ...], ...]]
-    """Name of a hole -> its values, each a tuple of numbers."""
-
-    @property
-    def combinations(self) -> int:
-        """Number of ways to fill the holes, legal or not."""
-        return math.prod(map(len, self.holes.values()))
-
-    def __str__(self) -> str:
-        """The steps as Python, with <name> for a hole."""
-        return "\n".join(step.to_python() for step in self.steps)
-
-
-def describe_structure(structure: Structure) -> SpaceStructure:
-    """The structure with the values in its holes."""
-    holes = {d.name: tuple(map(tuple, d.table.tolist())) for d in structure.decisions}
-    filled = {
-        name: Hole(name, d.name, column, holes[d.name])
-        for d in structure.decisions
-        for column, name in enumerate(d.holes)
-    }
-    steps = tuple(step.fill_holes(filled) for step in structure.steps)
-    return SpaceStructure(structure.name, tuple(sorted(structure.rules)), steps, holes)
-
-
-def make_user_space(op: Operator, limits: LaunchLimits, space: Any) -> Space:
+def make_user_space(op: Operator, limits: LaunchLimits, space: Any, kind: type[Space] = Space) -> Space:
     """The space of structures that a user wrote: a list of steps, or a list of such lists or of
-    `SpaceStructure`s.
+    `SpaceStructure`s. kind: class of the space.
 
     Raises `InvalidInput`, which names the structure and its step or hole, for a hole without values, or with
     two lists of them; a step that no filling makes legal; a structure without a legal schedule.
@@ -93,7 +61,7 @@ def make_user_space(op: Operator, limits: LaunchLimits, space: Any) -> Space:
             reader.read(f"own {number}" if len(listed) > 1 else "own", given)
     if not reader.holes:
         raise InvalidInput("space: no step has a hole; write one with ekc.hole, or use start=[schedule]")
-    made = Space(op, limits, reader.make_structures())
+    made = kind(op, limits, reader.make_structures())
     structures = count_nouns(len(made.structures), "structure")
     made.origin = f"the user's: {structures} with {count_nouns(len(made.decisions), 'hole')}"
     for number in range(len(made.structures)):
@@ -183,10 +151,10 @@ class StructureReader:
         if isinstance(step, Split):
             for number, hole in enumerate(step.factors, 1):
                 if isinstance(hole, Hole):
-                    kind = _find_kind(loops.get(f"{step.loop}.{number}"))
+                    kind = find_kind(loops.get(f"{step.loop}.{number}"))
                     self._kinds.setdefault(hole.name, kind)
         for field, hole in step.list_holes():
-            self._uses.setdefault(hole.decision, {})[_name_use(step, field, program)] = None
+            self._uses.setdefault(hole.decision, {})[name_use(step, field, program)] = None
 
     def make_structures(self) -> tuple[Structure, ...]:
         """The structures with their decisions. Raises `InvalidInput` for a value with an unused number, and
@@ -225,27 +193,6 @@ class StructureReader:
         return Decision(
             name, holes, table, tuple(kinds) if is_factor else (), is_width, tuple(self._uses[name])
         )
-
-
-def _find_kind(loop: Loop | None) -> str:
-    """Kind of tile level of a loop, as rules of derivation give them; "" for one that is cut again."""
-    if loop is None:
-        return ""
-    if loop.level == "serial":
-        return "reduce" if loop.is_reduction else "tile"
-    return loop.level.partition(".")[0]
-
-
-def _name_use(step: Step, field: str, program: Program) -> str:
-    """The use of a number in a field of a step, as `constraints.py` names it."""
-    if isinstance(step, CacheRead):
-        kind = "move" if (step.scope, field) == ("register", "vector") else field
-        return f"{kind}.{step.source.partition('.')[0]}"
-    if isinstance(step, CacheWrite):
-        return f"vector.{program.find_output_nest(step.tensor, step.kind).output.name}"
-    if isinstance(step, Pipeline):
-        return "depth" if step.copy == "async" else "stages"
-    return {"factor": "unroll"}.get(field, field)
 
 
 def _check_has_legal(space: Space, number: int) -> None:

@@ -66,7 +66,7 @@ def test_factor_moves_between_levels() -> None:
 
 
 def test_single_value_has_no_neighbour() -> None:
-    moves = NeighbourTable([make_choice("one", (4,)).table, make_choice("two", (1, 2)).table])
+    moves = NeighbourTable([make_choice("one", (4,)), make_choice("two", (1, 2))])
     random = np.random.default_rng(0)
     decision, value = np.array([0, 1, 1] * 20), np.array([0, 0, 1] * 20)
     np.testing.assert_array_equal(moves.sample_neighbour(random, decision, value), [0, 1, 0] * 20)
@@ -74,7 +74,7 @@ def test_single_value_has_no_neighbour() -> None:
 
 def test_every_neighbour_is_sampled() -> None:
     decision = make_tiling("tile", 64, (TileLevel("thread", (1, 2, 4, 8)), TileLevel("tile", (1, 2, 4))))
-    moves, lists = NeighbourTable([make_choice("x", (1, 2)).table, decision.table]), _lists(decision.table)
+    moves, lists = NeighbourTable([make_choice("x", (1, 2)), decision]), _lists(decision.table)
     random = np.random.default_rng(1)
     for row, expected in enumerate(lists):
         drawn = moves.sample_neighbour(random, np.full(400, 1), np.full(400, row))

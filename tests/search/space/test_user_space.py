@@ -32,7 +32,8 @@ from ekc.search.database.database import RecordStore
 from ekc.search.loop.measure import Measurer
 from ekc.search.run import TuningRun
 from ekc.search.space.space import Space
-from ekc.search.space.user_structures import describe_structure, make_user_space
+from ekc.search.space.space_structure import describe_structure
+from ekc.search.space.user_structures import make_user_space
 from tests.search.helpers import LIMITS, THREADS, make_options, rows, tune, winner
 
 OP = o.matmul(64, 64, 64)

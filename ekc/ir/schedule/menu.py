@@ -1,4 +1,4 @@
-"""The menu: the next steps that the explorer offers for a schedule, before the rules have checked them.
+"""The menu: the next steps that may follow a schedule, before the rules have checked them.
 
 Entries that differ in their numbers only are one `Family`: its numbers are columns, so that the rules and the
 analysis are computed for all its entries at once. `docs/how-to/explore.md` has the menu as a table.
