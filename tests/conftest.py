@@ -11,9 +11,12 @@ import pytest
 from hypothesis import settings
 
 from tests.browser import PageOpener, launch_chromium
+from tests.shared_traces import shared_traces
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+__all__ = ["shared_traces"]
 
 # No test may fail for being slow, the machine may be busy with others; and the same code gets the same
 # verdict. `pytest --hypothesis-profile=fresh` draws other examples, `many` other and more.

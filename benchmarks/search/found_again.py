@@ -73,7 +73,9 @@ TECHNIQUES = {
         lambda s: None if SPLIT_K in s.rules else s,
         lambda schedule: any(isinstance(step, RFactor) for step in schedule.steps),
     ),
-    "pipelines": Technique(lambda: ekc.matmul(1024, 1024, 1024), _remove_pipelines, _has_pipeline),
+    "pipelines": Technique(
+        lambda: ekc.matmul(1024, 1024, 1024, dtype="float16"), _remove_pipelines, _has_pipeline
+    ),
     "lanes": Technique(
         lambda: ekc.matvec(4096, 4096), lambda s: None if SPREAD in s.rules else s, _has_lanes
     ),

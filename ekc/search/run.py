@@ -329,21 +329,19 @@ def tune(
     target: "auto", "cuda:N", a simulated device such as "a100", or "recorded:FILE", which replays a
     recording. trials: schedules to compile and time (default 256). effort: instead of trials, "quick",
     "standard" or "full": at most 64, 256 or 1024, fewer if another round would not pay. objective: "energy"
-    (least joules among kernels at most `max_slowdown` slower than the fastest), "edp" (likewise) or
-    "latency" (`max_slowdown` is not used). clocks: "fixed", or "search" for a front over clocks. records: an
-    SQLite file. Its figures are not measured again, so an interrupted run resumes when started again.
-    time_budget_s: seconds after which the run ends with the best so far. start: schedules to try first.
-    executor: a concurrent.futures Executor for compiling, or a dask.distributed Client, whose workers need
-    the NVRTC, generator and ekc of this process. By default a worker per core, at most 32: processes for 32
-    trials or more on simulated devices, else threads. progress: write the progress to stderr. callback:
-    called with every `TuningEvent`, in the thread of the run. True ends the run with the best so far, after
-    at least one trial. An exception ends the run and reaches the caller. The logger "ekc.tune" gets the same
-    events. contenders: ("library",) also measures, on a real GPU, the algorithms of cuBLASLt or cuDNN for
-    the same operator, the best one in turn with the finalists. `TuningResult.library` has its figures; it
-    cannot win. observers: each an `ekc.Observer`, measured too; `Trial.readings` has its readings. space: a
+    (least joules among kernels at most `max_slowdown` slower than the fastest), "edp" (likewise) or "latency"
+    (`max_slowdown` is not used). clocks: "fixed", or "search" for a front over clocks. records: an SQLite
+    file. Its figures are not measured again, so an interrupted run resumes. time_budget_s: seconds after
+    which the run ends with the best so far. start: schedules to try first. executor: a concurrent.futures
+    Executor for compiling, or a dask.distributed Client, whose workers need the NVRTC, generator and ekc of
+    this process. By default a worker per core, at most 32: processes for 32 trials or more on simulated
+    devices, else threads. progress: write the progress to stderr. callback: called with every `TuningEvent`,
+    in the thread of the run. True ends the run with the best so far, after at least one trial. An exception
+    ends the run and reaches the caller. The logger "ekc.tune" gets the same events. contenders: ("library",)
+    also measures cuBLASLt or cuDNN on a real GPU, in turn with the finalists; it cannot win
+    (`TuningResult.library`). observers: each an `ekc.Observer`, measured too (`Trial.readings`). space: a
     list of steps with holes (`ekc.hole`), or of such lists, to search instead of the rules' structures.
-    evolve: also edit the steps of good structures: insert, delete, exchange, move and cross them.
-    `TuningResult.found_structure` is that of the best schedule, if an edit made it.
+    evolve: also edit steps of good structures (`TuningResult.found_structure`).
 
     The same seed gives the same winner for any number of workers, unless time ran out. Ctrl-C ends the run
     with the best so far. Raises `InvalidInput` for arguments and for an operator beyond the memory of the
@@ -351,8 +349,8 @@ def tune(
     `executor`, `NothingLegal` with the reasons if no schedule works."""
     check_start(op, start)
     check_executor_and_callback(executor, callback)
-    check_flag("progress", progress)
-    check_flag("evolve", evolve)
+    for name, flag in (("progress", progress), ("evolve", evolve)):
+        check_flag(name, flag)
     check_paths(records=records)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     size = parse_effort(effort)

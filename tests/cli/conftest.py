@@ -11,9 +11,8 @@ import pytest
 
 from ekc.cli import main
 from tests.cli.hostile import files, originals
-from tests.search.shared_traces import shared_traces
 
-__all__ = ["files", "originals", "shared_traces"]
+__all__ = ["files", "originals"]
 
 
 class Printed(NamedTuple):

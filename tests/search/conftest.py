@@ -11,9 +11,6 @@ import pytest
 import ekc
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, tune
-from tests.search.shared_traces import shared_traces
-
-__all__ = ["shared_traces"]
 
 SharedRun = tuple[TuningResult, Path]
 """A run and its record file, which no test may change."""

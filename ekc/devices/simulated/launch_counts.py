@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -166,8 +167,16 @@ def get_launch_profiles(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
 
 def profile_kernel(kernel: CompiledKernel) -> tuple[LaunchProfile, ...]:
     """One profile per launch. Raises `EkcError` for an unknown instruction or an uncountable loop."""
-    functions = decode_functions(kernel.cubin, kernel.arch)
-    return tuple(_profile_launch(kernel.ptx, functions[one.name], one) for one in kernel.launches)
+    return _profile_launches(kernel.ptx, kernel.cubin, kernel.arch, kernel.launches)
+
+
+@lru_cache(maxsize=64)
+def _profile_launches(
+    ptx: str, cubin: bytes, arch: str, launches: tuple[Launch, ...]
+) -> tuple[LaunchProfile, ...]:
+    """See `profile_kernel`. The last kernels are kept: a run that is repeated compiles the same ones."""
+    functions = decode_functions(cubin, arch)
+    return tuple(_profile_launch(ptx, functions[one.name], one) for one in launches)
 
 
 def _profile_launch(ptx: str, code: MachineCode, launch: Launch) -> LaunchProfile:

@@ -65,7 +65,7 @@ def evolve(op: Operator, seed: int, rounds: int) -> tuple[EvolvingSpace, Populat
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(OPERATORS)), st.integers(0, 10**6))
 def test_repaired_edits_apply(name: str, seed: int) -> None:
-    """What repair returns applies step by step, with every output bound to threads or blocks."""
+    """Repaired steps apply one by one, and make the Program that repair made."""
     op, random = OPERATORS[name], np.random.default_rng(seed)
     structures = list_structures(name)
     own, father = (structures[int(random.integers(len(structures)))] for _ in range(2))

@@ -17,7 +17,7 @@ from ekc.ir.operator import Operator
 from ekc.ir.rules.launch import enforce_rules
 from ekc.ir.schedule import Bind, ComputeAt
 from ekc.search.space.space import Population, Space
-from tests.search import shared_traces
+from tests import shared_traces
 from tests.search.helpers import (
     EACH,
     ISSUE,

@@ -17,7 +17,10 @@ from ekc.search.sketches.builder import Structure
 from ekc.search.space.constraints import StructureEvaluator
 
 TRACES: dict[bytes, tuple[WalkTrace, WalkTrace]] = {}
-"""Content of an evaluator -> its traces of the rules and of the analysis, once both are recorded."""
+"""Content of an evaluator -> its traces of the rules and of the analysis, once both are recorded; those used
+last are last."""
+MAX_TRACES = 12
+"""Most traces that are kept: a large one has 40 MB."""
 
 
 class SharingEvaluator(StructureEvaluator):
@@ -34,12 +37,14 @@ class SharingEvaluator(StructureEvaluator):
         super().__init__(op, structures, limits, sample)
         self._content = pickle.dumps((op.to_json(), tuple(structures), limits, self._sample))
         if self._content in TRACES:
-            self._rule_trace, self._quantity_trace = TRACES[self._content]
+            self._rule_trace, self._quantity_trace = TRACES[self._content] = TRACES.pop(self._content)
 
     @cached_property
     def _quantity_trace(self) -> WalkTrace:
         found = StructureEvaluator._quantity_trace.func(self)
         TRACES[self._content] = self._rule_trace, found
+        while len(TRACES) > MAX_TRACES:
+            del TRACES[next(iter(TRACES))]
         return found
 
 
