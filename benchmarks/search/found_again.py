@@ -64,7 +64,9 @@ def _has_pipeline(schedule: Schedule) -> bool:
 
 
 def _has_lanes(schedule: Schedule) -> bool:
-    return any(x.is_thread and x.is_reduction for nest in schedule.program.nests for x in nest.loops)
+    """In the launch with most arithmetic: the sum of parts of another one is spread by repair."""
+    largest = max(schedule.program.nests, key=lambda nest: nest.compute.flops)
+    return any(x.is_thread and x.is_reduction for x in largest.loops)
 
 
 TECHNIQUES = {

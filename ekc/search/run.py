@@ -327,18 +327,17 @@ def tune(
     """Search the schedules of `op` for the one of least energy that is nearly as fast as the fastest.
 
     target: "auto", "cuda:N", a simulated device such as "a100", or "recorded:FILE", which replays a
-    recording. trials: schedules to compile and time (default 256). effort: instead of trials, "quick",
-    "standard" or "full": at most 64, 256 or 1024, fewer if another round would not pay. objective: "energy"
-    (least joules among kernels at most `max_slowdown` slower than the fastest), "edp" (likewise) or "latency"
+    recording. trials: schedules to time (default 256). effort: instead of trials, "quick", "standard" or
+    "full": at most 64, 256 or 1024, fewer if another round would not pay. objective: "energy" (least joules
+    among kernels at most `max_slowdown` slower than the fastest), "edp" (likewise) or "latency"
     (`max_slowdown` is not used). clocks: "fixed", or "search" for a front over clocks. records: an SQLite
     file. Its figures are not measured again, so an interrupted run resumes. time_budget_s: seconds after
     which the run ends with the best so far. start: schedules to try first. executor: a concurrent.futures
-    Executor for compiling, or a dask.distributed Client, whose workers need the NVRTC, generator and ekc of
-    this process. By default a worker per core, at most 32: processes for 32 trials or more on simulated
-    devices, else threads. progress: write the progress to stderr. callback: called with every `TuningEvent`,
-    in the thread of the run. True ends the run with the best so far, after at least one trial. An exception
-    ends the run and reaches the caller. The logger "ekc.tune" gets the same events. contenders: ("library",)
-    also measures cuBLASLt or cuDNN on a real GPU, in turn with the finalists; it cannot win
+    Executor for compiling, or a dask.distributed Client with the NVRTC, generator and ekc of this process. By
+    default a worker per core, at most 32: processes for 32 trials or more on simulated devices, else threads.
+    progress: write the progress to stderr. callback: called with every `TuningEvent` in the thread of the
+    run. True ends it with the best so far, after at least one trial. The logger "ekc.tune" gets the same
+    events. contenders: ("library",) also measures cuBLASLt or cuDNN on a real GPU, in turn with the finalists
     (`TuningResult.library`). observers: each an `ekc.Observer`, measured too (`Trial.readings`). space: a
     list of steps with holes (`ekc.hole`), or of such lists, to search instead of the rules' structures.
     evolve: also edit steps of good structures (`TuningResult.found_structure`).
@@ -349,8 +348,7 @@ def tune(
     `executor`, `NothingLegal` with the reasons if no schedule works."""
     check_start(op, start)
     check_executor_and_callback(executor, callback)
-    for name, flag in (("progress", progress), ("evolve", evolve)):
-        check_flag(name, flag)
+    check_flag("progress", progress)
     check_paths(records=records)
     check_options(trials, effort, max_slowdown, clocks, seed, time_budget_s)
     size = parse_effort(effort)
@@ -381,6 +379,7 @@ def _run_search(
     evolve: bool,
 ) -> TuningResult:
     """Run with the record store and the workers open, and report the start and an error."""
+    check_flag("evolve", evolve)
     with ExitStack() as stack:
         try:
             reporter.report("start")

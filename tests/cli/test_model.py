@@ -123,6 +123,7 @@ def test_old_option_warns_and_keeps_its_meaning(
         ("--model net.toml --trials 9 --trials-per-layer 3", "trials and trials_per_layer: give one"),
         ("--model net.toml --effort quick --trials-per-layer 3", "effort and trials_per_layer: give one"),
         ("--model net.toml --trials-per-layer 0", "trials_per_layer"),
+        ("--model net.toml --evolve", "--evolve: steps are not edited with --model; tune one operator"),
         ("--model net.txt", "--model: net.txt is no .toml (layer file), .onnx or .pt2"),
         ("matmul 4 4 4 --trials-per-layer 3", "--trials-per-layer: an operator has no layers"),
     ],

@@ -309,10 +309,12 @@ SPACE = SpaceSettings()
 class EvolutionSettings:
     """Edits of the steps of structures (`space/step_edits.py`, `space/evolving_space.py`)."""
 
-    edit_shares: tuple[float, ...] = (0.4, 0.1, 0.2, 0.1, 0.2)
+    edit_shares: tuple[float, ...] = (0.5, 0.1, 0.15, 0.1, 0.15)
     """Shares of edits that insert, delete, exchange, move and cross."""
-    tried_edits: int = 12
-    """Edits drawn before each round."""
+    drawn_edits: int = 24
+    """Edits drawn before each round, at most."""
+    tried_edits: int = 8
+    """New structures that are tried before each round, at most."""
     kept_edits: int = 2
     """Edited structures that join the population before each round, at most."""
     genomes_per_edit: int = 24

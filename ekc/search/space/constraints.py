@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from ekc.ir.analysis.analysis import quantities
 from ekc.ir.hardware.target import LaunchLimits
 from ekc.ir.operator import Operator
 from ekc.ir.program import Program, make_initial_program
-from ekc.ir.refusal import Check
+from ekc.ir.refusal import Check, at_most
 from ekc.ir.rules.launch import iterate_checks
 from ekc.ir.trace.recorder import RECORDING_ROWS, Walk, WalkOutput, WalkTrace, record_walks
 from ekc.search.data.defaults import SPACE
@@ -30,6 +30,9 @@ from ekc.search.sketches.decisions import Decision
 WalkedT = TypeVar("WalkedT")
 REFUSED_NUMBERS = "numbers that a step refuses"
 """Rule for numbers that a step or the lowering refuses, while it takes others of the structure."""
+EMPTY_BLOCKS = "blocks beyond the output"
+"""Rule for edited structures: a `split` of a piece of a loop may have more iterations than the axis has
+elements. Rules give none, and counts from a few blocks are wrong where others do nothing."""
 _LEVELS_BY_RULE = {
     "registers": ("vthread", "tile"),
     "unrolling": ("vthread", "tile", "reduce"),
@@ -126,7 +129,8 @@ class StructureEvaluator:
         failed: dict[str, tuple[list[NDArray[np.intp]], list[Any]]] = {}
         found, unreplayed = self._replay(lambda: self._rule_trace, genomes)
         for structure, rows in genomes.iterate_present(unreplayed):
-            for part, checks in self._walk_rows(structure, genomes, rows, self._list_checks):
+            listed = partial(self._list_checks, structure)
+            for part, checks in self._walk_rows(structure, genomes, rows, listed):
                 if isinstance(checks, ScheduleError):
                     found.append(WalkOutput(REFUSED_NUMBERS, part, (False, None, None)))
                 else:
@@ -150,8 +154,9 @@ class StructureEvaluator:
                     raise direct
                 yield from ((name, part, values) for name, values in direct.items())
 
-    def _list_checks(self, program: Program) -> list[Check]:
-        return list(iterate_checks(program, self.limits))
+    def _list_checks(self, structure: int, program: Program) -> list[Check]:
+        own = _iterate_block_checks(program) if self.structures[structure].edits else ()
+        return [*iterate_checks(program, self.limits), *own]
 
     def _compute_quantities(self, program: Program) -> dict[str, Any]:
         return quantities(program, self.limits)
@@ -194,7 +199,7 @@ class StructureEvaluator:
         """Whether a step or the lowering refuses numbers of the sample."""
         try:
             program = self.build_program(structure, self._sample)
-            self._list_checks(program)
+            self._list_checks(structure, program)
             self._compute_quantities(program)
         except ScheduleError:
             return True
@@ -224,11 +229,22 @@ class StructureEvaluator:
 
         def walk(columns: Mapping[str, Any]) -> Iterator[Sequence[tuple[str, tuple[Any, ...]]]]:
             program = self.build_program(structure, columns)
-            checks = (c for c in iterate_checks(program, self.limits) if not _always_holds(c.ok))
+            checks = (c for c in self._list_checks(structure, program) if not _always_holds(c.ok))
             yield [(c.rule, _get_check_values(c)) for c in checks]
             yield [(name, (value,)) for name, value in quantities(program, self.limits).items()]
 
         return walk
+
+
+def _iterate_block_checks(program: Program) -> Iterator[Check]:
+    """The checks of `EMPTY_BLOCKS`: the last iteration of a block loop begins inside its axis."""
+    for nest in program.nests:
+        blocks = {loop.name: loop.extent for loop in nest.loops if loop.is_block}
+        for axis, form in nest.axis_forms.items():
+            for atom, stride in form.terms:
+                if isinstance(atom, str) and atom in blocks:
+                    last = nest.compute.find_axis(axis).extent - 1
+                    yield at_most(EMPTY_BLOCKS, (blocks[atom] - 1) * stride, last)
 
 
 def _always_holds(ok: Any) -> bool:

@@ -105,7 +105,9 @@ class EvolvingSpace(Space):
         editor = StepEditor(self.op, random)
         tables = {d.name: d.table for d in self.decisions}
         found: list[tuple[Structure, int, int]] = []
-        for _ in range(EVOLUTION.tried_edits if len(best) else 0):
+        for _ in range(EVOLUTION.drawn_edits if len(best) else 0):
+            if len(found) == EVOLUTION.tried_edits:
+                break
             mother, father = _pick_parent(random, best), _pick_parent(random, best)
             structure = self._edit_structure(editor, best, mother, father)
             if structure is not None:

@@ -52,6 +52,11 @@ _ORDER = (
 """Classes of steps in the order in which a list has them. `atomic` is not used: its sums differ from run to
 run."""
 _PHASES: dict[type[Step], int] = {kind: phase for phase, kinds in enumerate(_ORDER) for kind in kinds}
+_INSERTED = (RFactor, Pack, Split, Bind, CacheRead, Tensorize, Pipeline, Unroll, Vectorize)
+"""Classes that are inserted: those that add a loop, a copy, a launch or a property. The others change the
+order of what is there; repair, exchange and crossover do that too."""
+DRAWS = 4
+"""Places that are drawn for an edit, at most."""
 Steps = tuple[Step, ...]
 OptionT = TypeVar("OptionT")
 
@@ -77,7 +82,7 @@ class StepEditor:
     random: np.random.Generator
 
     def draw(self, steps: Steps, values: Mapping[str, int], father: Steps, name: str) -> StepEdit | None:
-        """Draw an edit of steps; None where the place that was drawn offers none.
+        """Draw an edit of steps; None where `DRAWS` places offered none.
 
         values: hole -> its number in the schedule that the menu is made for. father: the steps of another
         structure. name: of the decision of new holes.
@@ -89,11 +94,12 @@ class StepEditor:
             lambda: self._move(steps),
             lambda: self._cross(steps, father),
         )
-        return edits[int(self.random.choice(len(edits), p=EVOLUTION.edit_shares))]()
+        draw = edits[int(self.random.choice(len(edits), p=EVOLUTION.edit_shares))]
+        return next((found for _ in range(DRAWS) if (found := draw())), None)
 
     def _insert(self, steps: Steps, values: Mapping[str, int], name: str) -> StepEdit | None:
         """A step of a random class at the end of those of its class and of the earlier ones."""
-        kind = self._pick(list(_PHASES))
+        kind = self._pick(_INSERTED)
         at = self._pick(_list_ends(steps, _PHASES[kind]))
         family = self._pick_family(steps[:at], values, kind)
         return None if family is None else _place(steps, at, at, family, name, "+")
@@ -136,11 +142,17 @@ class StepEditor:
         program = make_initial_program(self.op)
         for step in before:
             program = step.fill_holes(values).apply(program)
-        found = [f for f in list_families(program) if isinstance(f.steps[-1], kind)]
+        found = [f for f in list_families(program) if isinstance(f.steps[-1], kind) and _is_useful(f)]
         return self._pick(found) if found else None
 
     def _pick(self, options: Sequence[OptionT]) -> OptionT:
         return options[int(self.random.integers(len(options)))]
+
+
+def _is_useful(family: Family) -> bool:
+    """Whether a family may gain: blocks and threads along y and z do what those along x do."""
+    step = family.steps[-1]
+    return not isinstance(step, Bind) or step.level in ("block.x", "thread.x", "vthread")
 
 
 def find_subject(step: Step) -> str:

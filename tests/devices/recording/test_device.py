@@ -115,6 +115,8 @@ def test_missing_row_is_one_line(recorded: Path, tmp_path: Path) -> None:
         ekc.tune(OP, target=f"recorded:{recorded}", records=tmp_path / "x.db", progress=False)
     with pytest.raises(InvalidInput, match="has its recorded schedules alone; leave space out"):
         ekc.tune(OP, target=f"recorded:{recorded}", space=[Unroll("k", 2)], progress=False)
+    with pytest.raises(InvalidInput, match="has its recorded schedules alone; leave evolve out"):
+        ekc.tune(OP, target=f"recorded:{recorded}", evolve=True, progress=False)
     device = devices.open(f"recorded:{recorded}")
     assert not device.clocks().mhz
     with pytest.raises(DeviceError, match="was recorded at fixed 1275 MHz only"):
