@@ -7,7 +7,6 @@ so that few kernels are metered.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -25,9 +24,8 @@ from ekc.argument_checks import check_flag
 from ekc.codegen.generate import describe_toolchain
 from ekc.devices.device import Device, Metering, ModelledDevice, Timing, check_device_memory
 from ekc.devices.observer import Observer, check_observers
-from ekc.devices.recording import RecordedDevice
 from ekc.devices.statistics import Interval
-from ekc.errors import EkcError, InvalidInput, NothingLegal
+from ekc.errors import EkcError, NothingLegal
 from ekc.ir.operator import Operator
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.ir.schedule.schedule import Schedule
@@ -50,8 +48,6 @@ from ekc.search.data.population import ScheduleSpace
 from ekc.search.data.result import INTERRUPTED, STOPPED, DeviceInfo, compute_roofline_bound
 from ekc.search.data.selection import parse_objective
 from ekc.search.data.trial import COLUMNS, Trials
-from ekc.search.database.conditions import describe_unused
-from ekc.search.database.database import RecordStore, to_canonical_json
 from ekc.search.database.listing import CSV_COLUMNS
 from ekc.search.explain.by_model import explain_choice
 from ekc.search.loop.breeding import Breeder
@@ -63,60 +59,11 @@ from ekc.search.loop.reporter import Reporter
 from ekc.search.loop.rounds import SearchLoop, compute_population_size
 from ekc.search.loop.stopping import StoppingRule
 from ekc.search.loop.task import ScheduleTask
+from ekc.search.open_run import open_record_store, open_space
 from ekc.search.progress import show_progress
-from ekc.search.replay.recorded_schedules import RecordedMeasurer, make_recorded_schedule_space
 from ekc.search.space.evolving_space import EvolvingSpace
-from ekc.search.space.space import Space
 from ekc.search.space.space_structure import describe_structure
-from ekc.search.space.user_structures import make_user_space
 from ekc.search.tuning_result import TuningResult
-
-
-def open_record_store(device: Device, records: str | Path | None) -> RecordStore:
-    """Open the record file of runs on a device; without one, a store in memory. Raises `InvalidInput` for a
-    recording, on which nothing is measured, and `RecordError` for the file."""
-    if isinstance(device, RecordedDevice) and records is not None:
-        raise InvalidInput(f"records: {device.label} is replayed, so nothing is measured; leave them out")
-    return RecordStore(records)
-
-
-def open_space(
-    op: Operator,
-    device: Device,
-    objective: str,
-    store: RecordStore,
-    observers: Sequence[Observer] = (),
-    structures: Any = None,
-    evolve: bool = False,
-) -> tuple[ScheduleSpace[ModelInputs], Measurer]:
-    """Open the search space of an operator and the measurer of a device; on a recording the recorded
-    schedules are the space. `structures`, `evolve`: `space` and `evolve` of `ekc.tune`. Warns of stored
-    figures of this device that cannot be used. Raises `InvalidInput`."""
-    if isinstance(device, RecordedDevice):
-        if observers:
-            raise InvalidInput(
-                f"observers: {device.label} is replayed, so nothing is measured; leave them out"
-            )
-        if structures is not None:
-            raise InvalidInput(f"space: {device.label} has its recorded schedules alone; leave space out")
-        if evolve:
-            raise InvalidInput(f"evolve: {device.label} has its recorded schedules alone; leave evolve out")
-        return make_recorded_schedule_space(op, device, objective), RecordedMeasurer(device)
-    unused = describe_unused(
-        store.count_schedules(operator=to_canonical_json(op.to_json()), kind="timing"), device
-    )
-    if unused:
-        warnings.warn(
-            f"records: {store.path} holds schedules of {op.name} that were timed on {device.label}: "
-            f"{unused}; they are not used, and all is measured here",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    kind = EvolvingSpace if evolve else Space
-    if structures is None:
-        return kind(op, device.limits), Measurer(device, store, observers=observers)
-    space = make_user_space(op, device.limits, structures, kind)
-    return space, Measurer(device, store, observers=observers)
 
 
 class TuningRun:

@@ -21,7 +21,7 @@ from ekc.errors import DeviceError, InvalidInput
 from ekc.ir.schedule.naive import make_naive_schedule
 from ekc.processes.pool import WorkerProcesses
 from ekc.search.data.defaults import MEASURING
-from ekc.search.run import open_space
+from ekc.search.open_run import open_space
 from ekc.search.tuning_result import TuningResult
 from tests.search.helpers import MV, TRIALS, band, rows, tune, winner
 

@@ -36,8 +36,9 @@ from ekc.search.loop.clock_stage import ClockStage, SearchedLayer
 from ekc.search.loop.compile_job import open_worker_pool
 from ekc.search.loop.measure import Measurer
 from ekc.search.loop.reporter import LayerLabel, Reporter
+from ekc.search.open_run import open_record_store, open_space
 from ekc.search.progress import show_progress
-from ekc.search.run import TuningRun, open_record_store, open_space
+from ekc.search.run import TuningRun
 from ekc.search.tuning_result import TuningResult
 from ekc.search.whole_model.model_result import NOT_TUNED, ModelResult, TunedLayer
 from ekc.search.whole_model.scheduler import (
