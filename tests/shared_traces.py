@@ -19,7 +19,7 @@ from ekc.search.space.constraints import StructureEvaluator
 TRACES: dict[bytes, tuple[WalkTrace, WalkTrace]] = {}
 """Content of an evaluator -> its traces of the rules and of the analysis, once both are recorded; those used
 last are last."""
-MAX_TRACES = 12
+MAX_TRACES = 100
 """Most traces that are kept: a large one has 40 MB."""
 
 

@@ -224,6 +224,19 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
     ),
     "model.clock_plan": (("--only", "encoder, a100"), {"measure_run": make_clock_run}, "encoder", True),
     "search.depth": (("--only", "MV"), {"measure_operator": make_depth_line}, "1.020", False),
+    "search.found_again": (
+        ("--seeds", "2", "--spaces", "evolved rules"),
+        {
+            "run_once": lambda technique, space, *arguments: {
+                "latency_s": 1e-5 if space == "evolved" else 1.1e-5,
+                "found": True,
+                "first_trial": 33,
+                "structure": "A:shared +rfactor k",
+            }
+        },
+        "lanes           2       2               33       -   1.100",
+        True,
+    ),
     "search.paper": (("--only", "MV 1024x8192 a100"), {"run_all": make_paper_lines}, "1.0050", True),
     "search.quality": (DATA, {"search_recording": make_replays}, "a note", True),
     "search.rate": (
