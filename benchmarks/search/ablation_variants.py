@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ekc.search.cost_model.latency_law import LatencyLaw, fit_two_numbers
 from ekc.search.data.defaults import BREEDING, POWER_MODEL
 from ekc.search.data.options import DEFAULT_METHOD, RANDOM_SEARCH, SearchMethod
-from ekc.search.sketches.multi_level_tiling import derive_structures
 from ekc.search.space.evolving_space import EvolvingSpace
 from ekc.search.space.space import Space
 
@@ -138,9 +137,7 @@ def apply_changes(changes: Mapping[str, Any]) -> Iterator[None]:
                 raise KeyError(f"{path}: overridden by a subclass")
             originals.append((owner, name, vars(owner)[name]))
             setattr(owner, name, value)
-        derive_structures.cache_clear()
         yield
     finally:
         for owner, name, value in reversed(originals):
             setattr(owner, name, value)
-        derive_structures.cache_clear()

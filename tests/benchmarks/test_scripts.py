@@ -231,7 +231,7 @@ STUBS: dict[str, tuple[tuple[str, ...], dict[str, Any], str, bool | None]] = {
                 "latency_s": 1e-5 if space == "evolved" else 1.1e-5,
                 "found": True,
                 "first_trial": 33,
-                "structure": "A:shared +rfactor k",
+                "structure": "A:shared, insert rfactor k",
             }
         },
         "lanes           2       2               33       -   1.100",

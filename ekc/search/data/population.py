@@ -86,8 +86,8 @@ class EvolvingSearchSpace(SearchSpace, Protocol):
     def keep_structures(
         self, edited: Population, scores: NDArray[np.float64], worst_score: float
     ) -> Population:
-        """Keep the new structures of the best scores below a worst one, and give up the others. Returns the
-        genomes kept."""
+        """Keep the new structures with the lowest scores, where these are below `worst_score`; drop all other
+        new ones. Returns the genomes of the kept structures."""
 
 
 class ScheduleSpace(SearchSpace, Protocol[ModelInputsT]):

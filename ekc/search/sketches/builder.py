@@ -57,7 +57,7 @@ class Structure:
     rules: frozenset[Rule] = frozenset()
     """Rules that made it; none for one that a user wrote."""
     edits: tuple[str, ...] = ()
-    """Changes that the search made since, such as `+pipeline k.0`."""
+    """Changes that the search made since, such as `insert pipeline k.0`."""
 
 
 def note_rule(structure: Structure, rule: Rule) -> Structure:

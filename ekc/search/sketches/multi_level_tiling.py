@@ -27,7 +27,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from ekc.ir import expr as ex
 from ekc.ir.compute import Axis, Compute
@@ -78,10 +77,8 @@ class StagingRoute:
         return f"{self.tensor}:{path}"
 
 
-@lru_cache(maxsize=16)
 def derive_structures(op: Operator, limits: LaunchLimits) -> tuple[Structure, ...]:
-    """Derive all structures of an operator on a target. Those of the last operators are kept: a program looks
-    at the space of an operator, tunes it, and tunes it again."""
+    """Derive all structures of an operator on a target."""
     found = _combine_launches(op, limits)
     rewritten = [rule(op, limits, found, _combine_launches) for rule in (derive_split_k, derive_packed)]
     return (*found, *_derive_single_launch(op), *itertools.chain(*rewritten))

@@ -1,8 +1,8 @@
 """A space whose structures evolve: edited lists of steps that keep the rules join those of the rules.
 
-An edit of the structure of a good genome is repaired (`step_edits.py`, `step_repair.py`). The
-edited structure is scored with the numbers of its parent and others; the best join the population. Only they
-record their array operations. A structure without a genome left gives its place to another.
+An edit of the structure of a good genome is repaired (`step_edits.py`, `step_repair.py`). The edited
+structure is scored with the numbers of its parent and with random ones; the best join the population. Only
+they record their array operations. An edited structure that no genome has is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EvolvingSpace(Space):
     ) -> None:
         super().__init__(op, limits, chosen_structures)
         self.rule_count = len(self.structures)
-        """Structures that are not edited; the others follow them."""
+        """Number of structures of the rules or the user, which are the first ones; the rest are edited."""
         self._numbers = list(range(self.rule_count))
         """Number of the structure at each place, none of them given twice."""
         self._given_count = self.rule_count
@@ -124,8 +124,7 @@ class EvolvingSpace(Space):
     def keep_structures(
         self, edited: Population, scores: NDArray[np.float64], worst_score: float
     ) -> Population:
-        """Keep the new structures of the best scores, if these are below a worst one. Returns their
-        genomes."""
+        """See `EvolvingSearchSpace`; at most `EVOLUTION.kept_edits` structures are kept."""
         order = np.argsort(scores, kind="stable")[: int((scores < worst_score).sum())]
         kept = list(dict.fromkeys(edited.structure[order].tolist()))[: EVOLUTION.kept_edits]
         self._tried_places = set()
@@ -133,7 +132,8 @@ class EvolvingSpace(Space):
         return edited[np.isin(edited.structure, kept)]
 
     def _release_places(self, parents: Population) -> None:
-        """Note the edited structures that the population has; the others may give up their places."""
+        """Note which edited structures the population has. The place of any other edited structure is free
+        for a new one, unless a schedule was built of it."""
         present = set(np.unique(parents.structure).tolist())
         self._used_places = {place for place in present if place >= self.rule_count}
         for place in set(self._evaluators) - self._used_places:
@@ -158,7 +158,7 @@ class EvolvingSpace(Space):
         holes = {hole.name for step in repaired.steps for _, hole in step.list_holes()}
         decisions = tuple(d for d in known.values() if not holes.isdisjoint(d.holes))
         structure = Structure(
-            f"{own.name} {edit.text}", repaired.steps, decisions, own.rules, (*own.edits, edit.text)
+            f"{own.name}, {edit.text}", repaired.steps, decisions, own.rules, (*own.edits, edit.text)
         )
         is_new = is_buildable(self.op, structure) and self._has_new_analysis(own, repaired.program, values)
         return structure if is_new else None
@@ -208,7 +208,7 @@ class EvolvingSpace(Space):
 
 
 def _pick_parent(random: np.random.Generator, best: Population) -> int:
-    """A row, each structure as likely as the others."""
+    """A random row of the genomes: first a random structure, then a random row of it."""
     present = np.unique(best.structure)
     rows = np.flatnonzero(best.structure == present[random.integers(len(present))])
     return int(rows[random.integers(len(rows))])

@@ -23,7 +23,7 @@ STRUCTURE_FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class SpaceStructure:
-    """One structure of a space: what is done, with the numbers left open."""
+    """One structure of a space: a list of schedule steps with open numbers (holes)."""
 
     name: str
     rules: tuple[Rule, ...]

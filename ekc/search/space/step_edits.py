@@ -53,8 +53,8 @@ _ORDER = (
 run."""
 _PHASES: dict[type[Step], int] = {kind: phase for phase, kinds in enumerate(_ORDER) for kind in kinds}
 _INSERTED = (RFactor, Pack, Split, Bind, CacheRead, Tensorize, Pipeline, Unroll, Vectorize)
-"""Classes that are inserted: those that add a loop, a copy, a launch or a property. The others change the
-order of what is there; repair, exchange and crossover do that too."""
+"""Classes of inserted steps: they add a loop, a copy, a launch, or a property of a loop. All other classes
+reorder or merge loops and computes; repair, exchange and crossover do that too."""
 DRAWS = 4
 """Places that are drawn for an edit, at most."""
 Steps = tuple[Step, ...]
@@ -69,7 +69,7 @@ class StepEdit:
     needed: Steps
     """New steps: an edit without them is none."""
     text: str
-    """The change in a few words: `+pipeline k.0`."""
+    """The change in a few words: `insert pipeline k.0`."""
     numbers: Mapping[str, np.ndarray]
     """New hole -> its values, which belong together."""
 
@@ -102,17 +102,17 @@ class StepEditor:
         kind = self._pick(_INSERTED)
         at = self._pick(_list_ends(steps, _PHASES[kind]))
         family = self._pick_family(steps[:at], values, kind)
-        return None if family is None else _place(steps, at, at, family, name, "+")
+        return None if family is None else _place(steps, at, at, family, name, "insert")
 
     def _exchange(self, steps: Steps, values: Mapping[str, int], name: str) -> StepEdit | None:
         """Another step of the same class in the place of one."""
         at = int(self.random.integers(len(steps)))
         family = self._pick_family(steps[:at], values, type(steps[at]))
-        return None if family is None else _place(steps, at, at + 1, family, name, "=")
+        return None if family is None else _place(steps, at, at + 1, family, name, "exchange")
 
     def _delete(self, steps: Steps) -> StepEdit | None:
         at = int(self.random.integers(len(steps)))
-        return StepEdit((*steps[:at], *steps[at + 1 :]), (), f"-{_describe(steps[at])}", {})
+        return StepEdit((*steps[:at], *steps[at + 1 :]), (), f"delete {_describe(steps[at])}", {})
 
     def _move(self, steps: Steps) -> StepEdit | None:
         """A step to another place among those of its class and the classes beside it."""
@@ -122,7 +122,7 @@ class StepEditor:
         if not near:
             return None
         to = self._pick(near)
-        return StepEdit((*rest[:to], steps[at], *rest[to:]), (steps[at],), f"~{_describe(steps[at])}", {})
+        return StepEdit((*rest[:to], steps[at], *rest[to:]), (steps[at],), f"move {_describe(steps[at])}", {})
 
     def _cross(self, steps: Steps, father: Steps) -> StepEdit | None:
         """The steps of the father on one tensor or axis, in place of the own ones."""
@@ -135,7 +135,7 @@ class StepEditor:
         for step in new:
             at = _list_ends(child, _get_phase(step))[0]
             child.insert(at, step)
-        return StepEdit(tuple(child), tuple(new), f"x{subject}", {})
+        return StepEdit(tuple(child), tuple(new), f"cross {subject}", {})
 
     def _pick_family(self, before: Steps, values: Mapping[str, int], kind: type[Step]) -> Family | None:
         """A random family of a class of step, from the menu of the Program after `before`."""
@@ -174,12 +174,12 @@ def _list_ends(steps: Sequence[Step], phase: int) -> list[int]:
     return [at for at in range(len(steps) + 1) if phases[at] <= phase < phases[at + 1]]
 
 
-def _place(steps: Steps, first: int, last: int, family: Family, name: str, sign: str) -> StepEdit:
+def _place(steps: Steps, first: int, last: int, family: Family, name: str, verb: str) -> StepEdit:
     """The list with the steps of a family in place of those from `first` to before `last`."""
     holes = {hole: Hole(f"{name}.{hole}") for hole in family.numbers}
     new = tuple(step.fill_holes(holes) if holes else step for step in family.steps)
     numbers = {holes[hole].name: column for hole, column in family.numbers.items()}
-    text = f"{sign}{_describe(new[-1])}"
+    text = f"{verb} {_describe(new[-1])}"
     return StepEdit((*steps[:first], *new, *steps[last:]), new, text, numbers)
 
 

@@ -89,6 +89,24 @@ def test_repaired_edits_apply(name: str, seed: int) -> None:
     assert str(program) == str(repaired.program)
 
 
+def test_most_drawn_edits_can_be_repaired() -> None:
+    """The property above holds of real edits of every kind, not of edits that were all refused."""
+    op, random = OPERATORS["matmul"], np.random.default_rng(0)
+    structures, repaired = list_structures("matmul"), []
+    for number in range(60):
+        own, father = (structures[int(random.integers(len(structures)))] for _ in range(2))
+        values = {
+            h: int(d.table[0, i]) for s in (father, own) for d in s.decisions for i, h in enumerate(d.holes)
+        }
+        edit = StepEditor(op, random).draw(own.steps, values, father.steps, f"edit {number}")
+        if edit is not None:
+            values |= {hole: int(column[0]) for hole, column in edit.numbers.items()}
+            if repair_steps(op, edit.steps, values, LIMITS, edit.needed) is not None:
+                repaired.append(edit.text.split()[0])
+    assert len(repaired) > 30
+    assert set(repaired) == {"insert", "delete", "exchange", "move", "cross"}
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_schedules_of_edited_structures_compute_the_operator(name: str) -> None:
     space, kept = evolve(OPERATORS[name], 3, 3)
@@ -98,8 +116,9 @@ def test_schedules_of_edited_structures_compute_the_operator(name: str) -> None:
     schedules = [space.build_schedule(kept, row) for row in last[-3:]]
     for schedule in schedules:
         run(schedule, limits=LIMITS).check()
-        found = space.find_edited(schedule)
-        assert found is None or found.name.endswith(found.edits[-1])
+        at = space.locate(schedule)
+        assert at is not None
+        assert space.build_schedule(at, 0) == schedule
 
 
 def test_figures_of_an_edited_structure_are_those_of_its_schedules() -> None:
@@ -185,7 +204,7 @@ def test_blocks_of_an_edited_structure_do_something() -> None:
     steps += [Bind("i.0.0", "block.x"), Bind("i.0.1", "block.x"), Bind("i.1", "thread.x")]
     tables = {"tile": [[4], [16]], "blocks": [[1], [2], [8]]}
     decisions = tuple(Decision(n, (n,), np.array(rows), ("thread",)) for n, rows in tables.items())
-    edited = Structure("split twice", tuple(steps), decisions, edits=("+split i.0",))
+    edited = Structure("split twice", tuple(steps), decisions, edits=("insert split i.0",))
     space = Space(o.matmul(32, 32, 8), LIMITS, (edited,))
     whole = Population(np.zeros(6, int), np.array([[a, b] for a in (0, 1) for b in (0, 1, 2)]))
     (found,) = space.find_violations(whole)
@@ -203,7 +222,7 @@ def test_search_finds_a_structure_says_so_and_it_is_searched_again(tmp_path: Pat
     options = {"trials": 12, "evolve": True, "objective": "latency", "space": [plain]}
     found = tune(op, **options)
     assert winner(tune(op, **options)) == winner(found)
-    assert f"found by   the search: {found.found.split(' +')[0]}"[:40] in found.summary()
+    assert f"found by   the search: {plain.name}, " in found.summary()
     assert found.to_json()["found"] == found.found
     assert found.found_structure is not None
     file = tmp_path / "structure.json"
